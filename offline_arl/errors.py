@@ -1,0 +1,35 @@
+"""The errors that offline_arl raises on purpose.
+
+Every message is one line that names the file, line or key at fault and says what to do. The command line
+prints the message alone and exits with `exit_code`.
+"""
+
+from __future__ import annotations
+
+
+class OfflineArlError(Exception):
+    """Base class. `exit_code` is the process exit status the command line uses."""
+
+    exit_code = 1
+
+
+class DataError(OfflineArlError):
+    """Input data is unreadable, empty or breaks a promise (exit code 1)."""
+
+
+class UsageError(OfflineArlError):
+    """A command, configuration key or argument is wrong (exit code 2)."""
+
+    exit_code = 2
+
+
+class MissingDependencyError(UsageError):
+    """An optional package is needed and not installed; the message names the pip command."""
+
+
+class TemplateError(UsageError):
+    """A chat template cannot be used for training (no assistant turn, rewritten turns in online training)."""
+
+
+class GateError(OfflineArlError):
+    """A safety or readiness gate refuses to go on; the message says what to do."""
