@@ -1,0 +1,197 @@
+"""Policies: loading, saving and running Hugging Face causal language models, only as far as a loss needs.
+
+Two savings that change no value: logits are computed only where an action token is predicted, and a prefix that all
+rows of a batch share (system prompt and tools) is encoded once, with gradients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from offline_arl.errors import DataError, UsageError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+MIN_SHARED_PREFIX = 8  # shorter ones save less than a second forward call costs
+
+
+def load_policy(name_or_path: str | Path, dtype: str = "float32") -> tuple[Any, Any]:
+    """Load a causal language model and its tokenizer; safetensors only, no remote code.
+
+    Args:
+        name_or_path: A folder or a model name.
+        dtype: "float32", "bfloat16" or "float16".
+
+    Returns:
+        (model, tokenizer). The tokenizer has a pad token: its own, else its end-of-sequence token.
+
+    Raises:
+        UsageError: The dtype is unknown or the model cannot be found or loaded.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+    try:
+        with _without_progress_bars():
+            tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
+            model = AutoModelForCausalLM.from_pretrained(
+                name_or_path, dtype=DTYPES[dtype], trust_remote_code=False, use_safetensors=True
+            )
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(
+            f"cannot load the model {str(name_or_path)!r}: {reason}; give a folder with config.json and "
+            "model.safetensors, or the name of a model that is available on this machine"
+        ) from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model, tokenizer
+
+
+def save_policy(model: Any, tokenizer: Any, folder: str | Path) -> None:
+    """Save a model and its tokenizer as safetensors; the folder appears complete or not at all."""
+    folder = Path(folder)
+    temporary = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        with _without_progress_bars():
+            model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        if folder.exists():
+            shutil.rmtree(folder)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def policy_fingerprint(model: nn.Module) -> str:
+    """SHA-256 of a model's parameters and buffers, their names and types; tied weights count once for each name."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name}:{value.dtype}:{tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+    return digest.hexdigest()
+
+
+def selected_logits(
+    model: Any,
+    input_ids: Int[Tensor, "B T"],
+    attention_mask: Int[Tensor, "B T"],
+    selected: Bool[Tensor, "B T"],
+    *,
+    shared_prefix: int = 0,
+) -> Float[Tensor, "N V"]:
+    """Logits at the positions of `selected` alone, in row-major order.
+
+    The rows are chosen in front of the output layer by a hook, so whatever a model does to its logits afterwards
+    (scaling, soft capping) still happens, and wrappers of the model see an ordinary forward call.
+
+    Args:
+        model: A Hugging Face causal language model, possibly wrapped.
+        input_ids: Right-padded tokens.
+        attention_mask: 1 on tokens, 0 on padding.
+        selected: Where logits are wanted; never inside the shared prefix.
+        shared_prefix: First tokens that all rows share; encoded once for the batch. 0: not used.
+
+    Returns:
+        [N, V], N the number of True in `selected`. Gradients flow, through the shared prefix too.
+    """
+    if shared_prefix >= MIN_SHARED_PREFIX and input_ids.shape[0] > 1 and supports_shared_prefix(model):
+        cache = _encode_prefix(_base_model(model), input_ids[:1, :shared_prefix], input_ids.shape[0])
+        input_ids, selected = input_ids[:, shared_prefix:], selected[:, shared_prefix:]
+        arguments = {"past_key_values": cache, "use_cache": True}
+    else:
+        arguments = {"use_cache": False}
+    head = _unwrapped(model).get_output_embeddings()
+    hook = head.register_forward_pre_hook(lambda _, inputs: (inputs[0][selected].unsqueeze(0),))
+    try:
+        outputs = model(input_ids=input_ids, attention_mask=attention_mask, **arguments)
+    finally:
+        hook.remove()
+    logits: Tensor = outputs.logits.squeeze(0)
+    return logits
+
+
+def hidden_states(
+    model: Any, input_ids: Int[Tensor, "B T"], attention_mask: Int[Tensor, "B T"], *, layers: tuple[int, ...]
+) -> Float[Tensor, "B T H"]:
+    """Hidden states of the chosen layers, concatenated on the last axis; logits are never computed.
+
+    Args:
+        model: A Hugging Face causal language model.
+        input_ids: Right-padded tokens.
+        attention_mask: 1 on tokens, 0 on padding.
+        layers: 0 is the embeddings, 1 the output of the first layer, -1 the last one after the final norm.
+
+    Raises:
+        UsageError: A layer does not exist.
+    """
+    outputs = _base_model(model)(
+        input_ids=input_ids, attention_mask=attention_mask, use_cache=False, output_hidden_states=True
+    )
+    states = (*outputs.hidden_states[:-1], outputs.last_hidden_state)
+    for layer in layers:
+        if not -len(states) <= layer < len(states):
+            raise UsageError(f"the model has hidden states 0 to {len(states) - 1}, there is no layer {layer}")
+    return torch.cat([states[layer] for layer in layers], dim=-1)
+
+
+def supports_shared_prefix(model: Any) -> bool:
+    """Whether a prefix can be encoded once: full attention in every layer, and nothing that forbids a cache."""
+    model = _unwrapped(model)
+    config = model.config.get_text_config()
+    layer_types = getattr(config, "layer_types", None) or ["full_attention"]
+    windowed = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
+    return (
+        set(layer_types) == {"full_attention"}
+        and not windowed
+        and not getattr(model, "_is_stateful", False)
+        and not getattr(model, "is_gradient_checkpointing", False)
+    )
+
+
+def _encode_prefix(base: Any, prefix: Tensor, rows: int) -> Any:
+    """The key-value cache of one prefix, repeated for `rows` rows; gradients flow through it."""
+    cache = base(input_ids=prefix, use_cache=True).past_key_values
+    cache.batch_repeat_interleave(rows)
+    return cache
+
+
+def _unwrapped(model: Any) -> Any:
+    """The model inside a data-parallel wrapper."""
+    return model.module if hasattr(model, "module") and not hasattr(model, "get_output_embeddings") else model
+
+
+def _base_model(model: Any) -> Any:
+    """The transformer below the output layer."""
+    model = _unwrapped(model)
+    if hasattr(model, "get_base_model"):  # a PEFT wrapper: its own base_model is the adapter layer
+        model = model.get_base_model()
+    base = model.base_model
+    if base is model:
+        raise DataError(f"{type(model).__name__} has no base model below its output layer")
+    return base
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """transformers shows a bar for every file of weights; progress is the caller's to show."""
+    from transformers.utils import logging
+
+    if not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()

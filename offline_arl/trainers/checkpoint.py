@@ -1,0 +1,70 @@
+"""Finished policies on disk: the Hugging Face folder plus a record of how it was made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offline_arl.errors import DataError
+from offline_arl.models.policy import policy_fingerprint, save_policy
+
+RECORD_NAME = "training.json"
+
+
+class TrainingRecord(msgspec.Struct, frozen=True):
+    """How a policy was made.
+
+    `dataset_fingerprint` names tokenizer and template, `dataset_sha256` the dataset's content, `weights_sha256` the
+    weights as saved (`models.policy.policy_fingerprint`): online training asserts that its reference is these.
+    """
+
+    algorithm: str
+    config: dict[str, Any]
+    seed: int
+    dataset_fingerprint: str
+    dataset_sha256: str
+    weights_sha256: str
+    metrics: dict[str, float] = {}
+
+
+def save_checkpoint(
+    model: Any,
+    tokenizer: Any,
+    folder: str | Path,
+    *,
+    algorithm: str,
+    config: dict[str, Any],
+    seed: int,
+    dataset_fingerprint: str,
+    dataset_sha256: str,
+    metrics: dict[str, float],
+) -> TrainingRecord:
+    """Save a policy with its record."""
+    record = TrainingRecord(
+        algorithm=algorithm,
+        config=config,
+        seed=seed,
+        dataset_fingerprint=dataset_fingerprint,
+        dataset_sha256=dataset_sha256,
+        weights_sha256=policy_fingerprint(model),
+        metrics=metrics,
+    )
+    save_policy(model, tokenizer, folder)
+    text = msgspec.json.format(msgspec.json.encode(record), indent=2)
+    (Path(folder) / RECORD_NAME).write_bytes(text + b"\n")
+    return record
+
+
+def load_record(folder: str | Path) -> TrainingRecord:
+    """Read the record of a policy folder.
+
+    Raises:
+        DataError: It is missing or damaged.
+    """
+    path = Path(folder) / RECORD_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=TrainingRecord)
+    except (FileNotFoundError, msgspec.DecodeError) as error:
+        raise DataError(f"{path}: cannot read the training record ({error}); train the policy again") from error
