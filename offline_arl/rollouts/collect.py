@@ -1,0 +1,110 @@
+"""Multi-turn episodes in lockstep: every live episode's next step is one row of one sampler call."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+import msgspec
+
+from offline_arl.environments.protocol import EnvironmentFamily, Task
+from offline_arl.errors import UsageError
+from offline_arl.rollouts.episode import Episode
+from offline_arl.rollouts.play import EnvironmentFactory, Rollout, RolloutRenderer, Settings
+from offline_arl.rollouts.sampler import Sampler, SamplingConfig
+
+Progress = Callable[[int, int], None]  # (episodes finished, episodes in all)
+
+
+def collect(
+    environments: EnvironmentFamily | EnvironmentFactory,
+    tasks: Sequence[Task],
+    sampler: Sampler,
+    renderer: RolloutRenderer,
+    *,
+    temperature: float,
+    max_tokens_per_step: int,
+    seed: int,
+    max_total_tokens: int | None = None,
+    group_size: int = 1,
+    max_live: int = 256,
+    policy: str | None = None,
+    progress: Progress | None = None,
+) -> list[Episode]:
+    """Run the sampler's policy in an environment.
+
+    Sampled tokens are never tokenized again: a turn is appended to the very ids that were sampled. The seed of a
+    step is derived from (seed, task, attempt, step), so an episode does not depend on which others run beside it.
+
+    An episode whose next prompt leaves no room for a whole step is truncated (stop reason "context_length"). An
+    exception of the environment ends the episode as an `infrastructure_error`, which is not a reward of 0.
+
+    Args:
+        environments: Where episodes are played; one fresh environment an episode.
+        tasks: What to attempt.
+        sampler: Holds the policy.
+        renderer: Of the policy's tokenizer and template.
+        temperature: 0 is greedy.
+        max_tokens_per_step: Longest assistant message.
+        seed: Of all episodes.
+        max_total_tokens: Longest episode; None and at most: the sampler's `max_model_len`.
+        group_size: Attempts at each task.
+        max_live: Episodes played at the same time.
+        policy: Name of the policy, recorded in the trajectories.
+        progress: Called after each round with the number of finished episodes.
+
+    Returns:
+        The episodes in the order of `tasks`, the attempts at one task next to one another.
+
+    Raises:
+        UsageError: `group_size`, `max_live` or the token limits cannot work.
+        TemplateError: `renderer.extend` changed sampled tokens.
+    """
+    budget = sampler.max_model_len if max_total_tokens is None else max_total_tokens
+    _check_limits(budget, sampler.max_model_len, max_tokens_per_step, group_size, max_live)
+    factory = environments if callable(environments) else environments.make
+    config = SamplingConfig(temperature=temperature, max_tokens=max_tokens_per_step)
+    settings = Settings(renderer, factory, seed, config, budget, policy, group_size)
+    waiting = ((index, task) for index, task in enumerate(task for task in tasks for _ in range(group_size)))
+    total = len(tasks) * group_size
+    finished: dict[int, Episode] = {}
+    live: list[Rollout] = []
+    while len(finished) < total:
+        live.extend(_start(waiting, max_live - len(live), settings))
+        playing = [rollout for rollout in live if not rollout.ended]
+        if playing:
+            seeds = [step_seed(seed, rollout.task.task_id, rollout.attempt, rollout.n_steps) for rollout in playing]
+            completions = sampler.generate([rollout.tokens for rollout in playing], config, seeds=seeds)
+            for rollout, completion in zip(playing, completions, strict=True):
+                rollout.take(completion)
+        finished.update({rollout.index: rollout.episode() for rollout in live if rollout.ended})
+        live = [rollout for rollout in live if not rollout.ended]
+        if progress is not None:
+            progress(len(finished), total)
+    return [finished[index] for index in range(total)]
+
+
+def step_seed(seed: int, task_id: str, attempt: int, step: int) -> int:
+    """The sampler's seed for one step of one episode, a non-negative 63-bit integer.
+
+    >>> step_seed(0, "task-1", 0, 0) == step_seed(0, "task-1", 0, 0)
+    True
+    >>> step_seed(0, "task-1", 0, 0) == step_seed(0, "task-1", 1, 0)
+    False
+    """
+    digest = hashlib.sha256(msgspec.json.encode([seed, task_id, attempt, step])).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _check_limits(budget: int, max_model_len: int, max_tokens: int, group_size: int, max_live: int) -> None:
+    if group_size < 1 or max_live < 1:
+        raise UsageError(f"group_size is {group_size} and max_live {max_live}; both must be at least 1")
+    if budget > max_model_len:
+        raise UsageError(f"max_total_tokens is {budget}, above the sampler's max_model_len, {max_model_len}; lower it")
+    if max_tokens >= budget:
+        raise UsageError(f"max_tokens_per_step is {max_tokens}, which fills the whole episode of {budget} tokens")
+
+
+def _start(waiting: Iterator[tuple[int, Task]], count: int, settings: Settings) -> list[Rollout]:
+    return [Rollout(index, task, settings) for index, task in islice(waiting, count)]
