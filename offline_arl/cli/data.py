@@ -1,0 +1,56 @@
+"""Commands on logs and stores: ingest, show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from offline_arl.cli.options import Json, Store, example
+from offline_arl.cli.output import Output, print_error, table
+from offline_arl.errors import OfflineArlError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(epilog=example("offline-arl ingest logs/*.jsonl --store runs/store"))(ingest)
+
+
+def ingest(
+    sources: Annotated[list[Path], typer.Argument(metavar="SOURCE...", help="Log files or folders of them.")],
+    store: Store,
+    log_format: Annotated[str, typer.Option("--format", help="Name of the log format, or auto.")] = "auto",
+    engine: Annotated[Literal["local"], typer.Option(help="Where the work is done.")] = "local",
+    workers: Annotated[int, typer.Option(help="Processes that read in parallel.", min=1)] = 1,
+    redact: Annotated[bool, typer.Option("--redact", help="Replace secrets and personal data.")] = False,
+    json: Json = False,
+) -> None:
+    """Read agent logs into a trajectory store; what is there already is not added again.
+
+    Exits with 0 when something was ingested or all was there already, 1 when every record was refused.
+    """
+    from offline_arl.workflows.ingest import ingest as run_ingest
+
+    del engine  # one engine so far; the option is part of the stable interface
+    try:
+        with Output(as_json=json) as out, out.progress() as progress:
+            report = run_ingest(sources, store, format=log_format, workers=workers, redact=redact, progress=progress)
+            result = report.as_dict()
+            out.finish(result, lambda console: _draw_counts(console, result, store))
+    except OfflineArlError as error:
+        print_error(str(error), as_json=json, details=_NO_COUNTS)
+        raise typer.Exit(error.exit_code) from error
+
+
+_NO_COUNTS: dict[str, Any] = {}
+
+
+def _draw_counts(console: Console, result: dict[str, Any], store: Path) -> None:
+    rows = [[name.replace("_", " "), str(value)] for name, value in result.items() if not isinstance(value, dict)]
+    rows += [[f"format {name}", str(value)] for name, value in result["by_format"].items()]
+    table(console, ["what", "count"], rows)
+    console.print(f"Look at them: offline-arl show {store}", markup=False)

@@ -1,0 +1,95 @@
+"""Entry point: the commands, and what happens to errors.
+
+Exit codes: 0 done, 1 bad data or a refusal, 2 wrong use, 130 interrupted. An error is one line on stderr; under
+`--json` stdout carries an object with "error" too, so that a program always has one to read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+import offline_arl
+from offline_arl.cli import data, diagnosis, learning, pipeline
+from offline_arl.cli.output import print_error
+from offline_arl.errors import OfflineArlError
+
+# Read by torch and vLLM when they are imported; a value that the user has set stays.
+_ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "passive",  # threads that spin while they wait slow small models down about twelve times
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+app = typer.Typer(
+    name="offline-arl",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Turn the interaction logs of LLM agents into better agents.",
+    epilog="Start with: offline-arl run pipelines/quickstart.yaml --output runs/quickstart",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"offline_arl {offline_arl.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the log on stderr.")] = False,
+) -> None:
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+for _module in (data, learning, pipeline, diagnosis):
+    _module.register(app)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code."""
+    as_json = "--json" in arguments
+    try:
+        code = app(args=list(arguments), prog_name="offline-arl", standalone_mode=False)
+    except OfflineArlError as error:
+        print_error(str(error), as_json=as_json)
+        return error.exit_code
+    except typer.TyperException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            return 0  # the help is on the screen already
+        print_error(f"{error.format_message()} (see --help)", as_json=as_json)
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        print_error("interrupted", as_json=as_json)
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has gone; let Python's own flush at exit find nothing to complain about.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        traceback.print_exc()
+        print_error(f"unexpected {type(error).__name__}: {error}", as_json=as_json)
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def main() -> NoReturn:
+    """The `offline-arl` script."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,190 @@
+"""Commands that make datasets, train, and evaluate, one stage at a time: build, train, evaluate, online."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from offline_arl.cli.options import EnvironmentName, Json, Out, Sampler, Seed, Settings, Store, example
+from offline_arl.cli.output import Output, table
+from offline_arl.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from offline_arl.workflows.context import StageOutputs
+
+
+class DatasetKind(StrEnum):
+    """What `build` makes."""
+
+    BC = "bc"
+    TRANSITIONS = "transitions"
+    RETURN_CONDITIONED = "return-conditioned"
+
+
+class Algorithm(StrEnum):
+    """What `train` trains."""
+
+    BC = "bc"
+    FILTERED_BC = "filtered_bc"
+    IQL_VALUES = "iql_values"
+    IQL = "iql"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(
+        epilog=example("offline-arl build bc --store runs/store --output runs/bc-data --only-successes"),
+    )(build)
+    app.command(
+        epilog=example("offline-arl train bc --dataset runs/bc-data --policy runs/bc-data/policy --output runs/bc"),
+    )(train)
+    app.command(
+        epilog=example("offline-arl evaluate --policy bc=runs/bc/policy --tasks 300 --output runs/bc-evaluation"),
+    )(evaluate)
+    app.command(
+        epilog=example("offline-arl online --policy runs/iql/policy --store runs/store --output runs/grpo"),
+    )(online)
+
+
+def build(
+    kind: Annotated[DatasetKind, typer.Argument(help="The kind of dataset.")],
+    store: Store,
+    output: Out,
+    model: Annotated[
+        str, typer.Option(help="Whose tokenizer and template: 'tiny' (made from the store), a folder or a hub name.")
+    ] = "tiny",
+    only_successes: Annotated[
+        bool, typer.Option("--only-successes", help="Keep successful trajectories only.")
+    ] = False,
+    settings: Settings = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Turn a store into a dataset of token segments with exact action masks.
+
+    With the tiny model, the policy that fits the dataset is written to OUTPUT/policy.
+    """
+    from offline_arl.workflows.single import build_from_store
+
+    form = kind.value.replace("-", "_")
+    if only_successes:
+        if kind is not DatasetKind.BC:
+            raise UsageError("--only-successes goes with the kind bc alone")
+        form = "filtered_bc"
+    with Output(as_json=json) as out, out.progress() as progress:
+        outputs = build_from_store(
+            store, output, form=form, model=model, overrides=settings or (), seed=seed, progress=progress
+        )
+        _finish(out, output, outputs)
+
+
+def train(
+    algorithm: Annotated[Algorithm, typer.Argument(help="What to train.")],
+    dataset: Annotated[Path, typer.Option(help="Folder that build made.")],
+    policy: Annotated[Path, typer.Option(help="The policy to start from.")],
+    output: Out,
+    values: Annotated[Path | None, typer.Option(help="Value heads (of iql_values); needed by iql.")] = None,
+    settings: Settings = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Train a policy (bc, filtered_bc, iql) or value heads (iql_values) on a dataset."""
+    if algorithm is Algorithm.IQL and values is None:
+        raise UsageError("train iql needs --values; make them with: offline-arl train iql_values")
+    raw: dict[str, Any] = {"kind": "train", "algorithm": algorithm.value}
+    inputs = {"dataset": dataset, "policy": policy, "values": values if algorithm is Algorithm.IQL else None}
+    _run_stage(algorithm.value, raw, inputs, output, settings, seed=seed, as_json=json)
+
+
+def evaluate(
+    policy: Annotated[list[str], typer.Option(metavar="NAME=DIR", help="A policy and its name. Repeat for several.")],
+    output: Out,
+    environment: EnvironmentName = "support_desk",
+    tasks: Annotated[int, typer.Option(help="Number of tasks.", min=1)] = 300,
+    split: Annotated[str, typer.Option(help="validation or test.")] = "test",
+    store: Annotated[Path | None, typer.Option(help="Logs to compare with (the row 'behavior').")] = None,
+    sampler: Sampler = "auto",
+    settings: Settings = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Run policies on tasks that no training saw, greedily and at temperature 1."""
+    raw: dict[str, Any] = {
+        "kind": "evaluate", "environment": environment, "tasks": tasks, "split": split, "sampler": sampler,
+    }  # fmt: skip
+    policies = {}
+    for item in policy:
+        name, separator, folder = item.partition("=")
+        if not separator or not name or not folder:
+            raise UsageError(f"--policy {item}: expected NAME=DIR, for example --policy bc=runs/bc/policy")
+        policies[name] = Path(folder)
+    _run_stage("evaluate", raw, {"store": store}, output, settings, policies=policies, seed=seed, as_json=json)
+
+
+def online(
+    policy: Annotated[Path, typer.Option(help="The warm start; it is the KL reference too.")],
+    output: Out,
+    values: Annotated[Path | None, typer.Option(help="Value heads for turn-level advantages.")] = None,
+    store: Annotated[Path | None, typer.Option(help="Logs whose successes are replayed.")] = None,
+    environment: EnvironmentName = "support_desk",
+    sampler: Sampler = "auto",
+    settings: Settings = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Improve a policy by GRPO on its own rollouts in an environment."""
+    raw: dict[str, Any] = {"kind": "online", "algorithm": "grpo", "environment": environment, "sampler": sampler}
+    inputs = {"policy": policy, "values": values, "store": store}
+    _run_stage("grpo", raw, inputs, output, settings, seed=seed, as_json=json)
+
+
+def _run_stage(
+    name: str,
+    raw: dict[str, Any],
+    inputs: Mapping[str, Path | None],
+    output: Path,
+    settings: Sequence[str] | None,
+    *,
+    policies: Mapping[str, Path] | None = None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    from offline_arl.workflows.single import run_stage
+
+    with Output(as_json=as_json) as out, out.progress() as progress:
+        outputs = run_stage(
+            raw, inputs, output, name=name, policies=policies, overrides=settings or (), seed=seed, progress=progress
+        )
+        _finish(out, output, outputs)
+
+
+def _finish(out: Output, output: Path, outputs: StageOutputs) -> None:
+    from offline_arl.workflows.summary import counts, number, policy_table, task_type_table
+
+    metrics = {name: metric.as_dict() for name, metric in outputs.metrics.items()}
+    result = {
+        "output": output,
+        "artifacts": {kind: output / path for kind, path in outputs.artifacts.items()},
+        "metrics": metrics,
+        "notes": list(outputs.notes),
+        "backend": outputs.backend,
+    }
+
+    def render(console: Console) -> None:
+        for header, rows in (policy_table(metrics), task_type_table(metrics)):
+            if rows:
+                table(console, header, rows)
+        for name, value in counts(metrics).items():
+            console.print(f"{name}: {number(value)}")
+        for note in outputs.notes:
+            console.print(note, markup=False)
+        for kind, path in outputs.artifacts.items():
+            console.print(f"{kind}: {output / path}", markup=False)
+
+    out.finish(result, render)

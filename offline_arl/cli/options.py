@@ -1,0 +1,24 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+Seed = Annotated[int, typer.Option(help="Seed of all randomness.", min=0)]
+Store = Annotated[Path, typer.Option(help="Folder of the trajectory store.")]
+Out = Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; values are YAML. Repeat for several."),
+]
+EnvironmentName = Annotated[str, typer.Option(help="Environment to act in.")]
+Sampler = Annotated[str, typer.Option(help="What samples: auto, vllm or transformers.")]
+
+
+def example(command: str) -> str:
+    """The epilog of a command's help."""
+    return f"Example: {command}"

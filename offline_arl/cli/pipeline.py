@@ -1,0 +1,67 @@
+"""The command that runs a whole pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from offline_arl.cli.options import Json, Out, Settings, example
+from offline_arl.cli.output import Output, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        epilog=example("offline-arl run pipelines/quickstart.yaml --output runs/quickstart --set seed=1"),
+    )(run)
+
+
+def run(
+    pipeline: Annotated[Path, typer.Argument(metavar="PIPELINE.yaml", help="The pipeline file.", show_default=False)],
+    output: Out,
+    settings: Settings = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do every stage again, also those already done.")] = False,
+    json: Json = False,
+) -> None:
+    """Run a pipeline; the same command again goes on where it stopped.
+
+    Writes OUTPUT/results.json and OUTPUT/summary.md. Settings have dotted keys: seed=1,
+    source=logs.jsonl, stages.bc.epochs=2.
+    """
+    from offline_arl.workflows.config import load_pipeline
+    from offline_arl.workflows.run import run_pipeline
+
+    loaded = load_pipeline(pipeline, settings or ())
+    with Output(as_json=json) as out, out.progress() as progress:
+        names = list(loaded.stages)
+
+        def observe(name: str, state: Literal["start", "skip", "done"], seconds: float, /) -> None:
+            place = f"[{names.index(name) + 1}/{len(names)}] {name}"
+            out.note(
+                {"start": f"{place} ...", "skip": f"{place} already done", "done": f"{place} done in {seconds:.1f} s"}[
+                    state
+                ]
+            )
+
+        result = run_pipeline(loaded, output, progress=progress, observe=observe, fresh=fresh)
+
+        def render(console: Console) -> None:
+            from offline_arl.workflows.summary import counts, number, policy_table, task_type_table
+
+            metrics = result.results["metrics"]
+            for name, value in counts(metrics).items():
+                console.print(f"{name}: {number(value)}")
+            for header, rows in (policy_table(metrics), task_type_table(metrics)):
+                if rows:
+                    table(console, header, rows)
+            for record in result.records:
+                for line in record.outputs.notes:
+                    console.print(f"{record.name}: {line}", markup=False)
+            console.print(f"Results: {output / 'results.json'}; account: {output / 'summary.md'}", markup=False)
+
+        out.finish(result.results, render)

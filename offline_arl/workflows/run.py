@@ -1,0 +1,163 @@
+"""Run a pipeline, stage by stage, so that a second run goes on where the first one stopped.
+
+A stage's key is the sha256 of its configuration, the seed where it counts, the keys of its inputs, the content of
+the files it reads and the version of this package. `OUTPUT/stages/NAME/stage.json`, written last and atomically,
+holds the key: a stage whose key is equal is skipped, everything else is removed and done again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from offline_arl.errors import UsageError
+from offline_arl.workflows.config import Pipeline
+from offline_arl.workflows.context import Progress, StageContext, no_progress
+from offline_arl.workflows.dispatch import check_ready, stage_function
+from offline_arl.workflows.files import locked, write_json, write_text
+from offline_arl.workflows.records import StageRecord, installed_versions, read_record, stage_key, write_record
+from offline_arl.workflows.stages import Artifact, Stage
+from offline_arl.workflows.summary import summarize
+
+logger = logging.getLogger(__name__)
+
+
+class StageObserver(Protocol):
+    """Told when a stage starts, is skipped because it is done already, and is finished."""
+
+    def __call__(self, name: str, state: Literal["start", "skip", "done"], seconds: float, /) -> None: ...
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run left: `results` is the content of `results.json`, `executed` names the stages done this time."""
+
+    output: Path
+    results: dict[str, Any]
+    records: tuple[StageRecord, ...]
+    executed: tuple[str, ...]
+
+
+def run_pipeline(
+    pipeline: Pipeline,
+    output: str | Path,
+    *,
+    progress: Progress = no_progress,
+    observe: StageObserver | None = None,
+    fresh: bool = False,
+) -> RunResult:
+    """Run what is not yet done of a pipeline and write `results.json` and `summary.md` into `output`.
+
+    Args:
+        pipeline: From `load_pipeline`.
+        output: Folder of this run. Rerunning with the same folder resumes.
+        progress: Called with the progress inside a stage.
+        observe: Called at the start and end of each stage.
+        fresh: Do every stage again.
+
+    Raises:
+        UsageError: Something is missing that can be seen before work begins, or the folder belongs to another
+            pipeline or a run that is still going on.
+        OfflineArlError: What a stage raises; its half-done folder is removed.
+    """
+    for name, stage in pipeline.stages.items():
+        check_ready(name, stage)
+    output = Path(output)
+    with locked(output):
+        _claim(pipeline, output)
+        if fresh:
+            shutil.rmtree(output / "stages", ignore_errors=True)
+        records: dict[str, StageRecord] = {}
+        executed = []
+        for name, stage in pipeline.stages.items():
+            key = stage_key(stage, pipeline.seed, records)
+            folder = output / "stages" / name
+            record = read_record(folder, key)
+            if record is None:
+                for stale in ("results.json", "summary.md"):
+                    (output / stale).unlink(missing_ok=True)
+                _tell(observe, name, "start", 0.0)
+                record = _execute(pipeline, name, stage, key, folder, records, progress)
+                executed.append(name)
+                _tell(observe, name, "done", record.seconds)
+            else:
+                _tell(observe, name, "skip", record.seconds)
+            records[name] = record
+        results = _results(pipeline, records)
+        write_json(output / "results.json", results)
+        write_text(output / "summary.md", summarize(pipeline, results, list(records.values()), output))
+    return RunResult(output, results, tuple(records.values()), tuple(executed))
+
+
+def _execute(
+    pipeline: Pipeline,
+    name: str,
+    stage: Stage,
+    key: str,
+    folder: Path,
+    records: Mapping[str, StageRecord],
+    progress: Progress,
+) -> StageRecord:
+    """Do one stage in an empty folder; the record is written last."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    inputs: dict[str, dict[Artifact, Path]] = {}
+    for _, reference, artifact in stage.references():
+        path = folder.parent / reference / records[reference].outputs.artifacts[artifact]
+        inputs.setdefault(reference, {})[artifact] = path
+    context = StageContext(name, folder, pipeline.seed, inputs, progress)
+    logger.info("stage %s begins", name)
+    began = time.perf_counter()
+    try:
+        outputs = stage_function(type(stage))(stage, context)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    missing = [artifact for artifact in stage.produces if artifact not in outputs.artifacts]
+    if missing:
+        raise RuntimeError(f"stage {name} promises {missing} and made {sorted(outputs.artifacts)}")
+    record = StageRecord(name, stage.model_dump()["kind"], key, outputs, round(time.perf_counter() - began, 3))
+    write_record(folder, record, stage)
+    logger.info("stage %s took %.1f s", name, record.seconds)
+    return record
+
+
+def _results(pipeline: Pipeline, records: Mapping[str, StageRecord]) -> dict[str, Any]:
+    metrics: dict[str, Any] = {}
+    backend = None
+    for record in records.values():
+        metrics.update({name: metric.as_dict() for name, metric in record.outputs.metrics.items()})
+        backend = record.outputs.backend or backend
+    return {
+        "pipeline": pipeline.name,
+        "seed": pipeline.seed,
+        "metrics": metrics,
+        "seconds": {name: record.seconds for name, record in records.items()},
+        "versions": installed_versions(),
+        "backend": backend,
+    }
+
+
+def _claim(pipeline: Pipeline, output: Path) -> None:
+    """Write down whose folder this is; refuse one that holds another pipeline's results."""
+    path = output / "pipeline.json"
+    try:
+        owner = json.loads(path.read_text(encoding="utf-8")).get("name")
+    except (FileNotFoundError, ValueError, AttributeError):
+        owner = None  # a new folder, or a run that was killed before it could write
+    if owner is not None and owner != pipeline.name:
+        raise UsageError(
+            f"{output} holds results of the pipeline {owner!r}, not {pipeline.name!r}; choose another --output"
+        )
+    write_json(path, pipeline.model_dump(mode="json"))
+
+
+def _tell(observe: StageObserver | None, name: str, state: Literal["start", "skip", "done"], seconds: float) -> None:
+    if observe is not None:
+        observe(name, state, seconds)

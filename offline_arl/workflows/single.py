@@ -1,0 +1,139 @@
+"""One stage on its own, outside a pipeline: what `build`, `train`, `evaluate` and `online` call.
+
+The result appears under its final name when it is complete; a failure leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from offline_arl.errors import UsageError
+from offline_arl.workflows.config import parse_stage
+from offline_arl.workflows.context import Progress, StageContext, StageOutputs, no_progress
+from offline_arl.workflows.dispatch import check_model, check_ready, stage_function
+from offline_arl.workflows.stages import Artifact, Dataset, InitialPolicy
+
+
+def run_stage(
+    raw: Mapping[str, Any],
+    inputs: Mapping[str, Path | None],
+    output: str | Path,
+    *,
+    name: str,
+    policies: Mapping[str, Path] | None = None,
+    overrides: Sequence[str] = (),
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> StageOutputs:
+    """Run one stage into a new folder.
+
+    Args:
+        raw: Its configuration without the fields that refer to other stages.
+        inputs: For each field that does (`store`, `policy`, ...): the artifact's folder, or None to leave it out.
+        output: Folder to make. It may exist if it is empty.
+        name: What the stage is called, for example in metric names.
+        policies: For a stage that evaluates: the policies by name.
+        overrides: `key=value` texts that change the configuration.
+        seed: Seed of all randomness.
+        progress: Called with the progress.
+
+    Raises:
+        UsageError: A setting is unknown, an input is missing, or `output` is not empty.
+        OfflineArlError: What the stage raises.
+    """
+    given = {field: path for field, path in inputs.items() if path is not None}
+    artifacts: dict[str, dict[Artifact, Path]] = {}
+    for field, path in given.items():
+        artifacts[field] = {field: _existing(path, f"--{field}")}  # type: ignore[dict-item]
+    for policy, path in (policies or {}).items():
+        artifacts.setdefault(policy, {})["policy"] = _existing(path, f"--policy {policy}")
+    config = {**raw, **{field: field for field in given}, **({"policies": list(policies)} if policies else {})}
+    stage = parse_stage(config, overrides, where=name)
+    check_ready(name, stage)
+    with new_folder(output) as work:
+        return stage_function(type(stage))(stage, StageContext(name, work, seed, artifacts, progress))
+
+
+def build_from_store(
+    store: str | Path,
+    output: str | Path,
+    *,
+    form: str,
+    model: str = "tiny",
+    overrides: Sequence[str] = (),
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> StageOutputs:
+    """Build a dataset from a store for the tokenizer of `model`.
+
+    Where `model` is no local folder ("tiny", or a hub name), the policy is written to `OUTPUT/policy` as well.
+
+    Args:
+        store: Folder of the store.
+        output: Folder of the dataset to make. It may exist if it is empty.
+        form: "bc", "filtered_bc", "transitions" or "return_conditioned".
+        model: "tiny", a Hugging Face model folder or a hub name.
+        overrides: `key=value` texts that change the `dataset` stage's configuration.
+        seed: Seed of the tiny policy's weights.
+        progress: Called with the progress.
+
+    Raises:
+        UsageError: A setting is unknown, an input is missing, or `output` is not empty.
+        DataError: The store holds nothing to build from.
+    """
+    check_model(model, where="--model")
+    raw = {"kind": "dataset", "form": form, "store": "store", "policy": "policy"}
+    stage = parse_stage(raw, overrides, where="build")
+    check_ready("build", stage)
+    artifacts: dict[str, dict[Artifact, Path]] = {"store": {"store": _existing(Path(store), "--store")}}
+    with new_folder(output) as work:
+        folder = Path(model).expanduser()
+        made: dict[Artifact, str] = {}
+        if folder.is_dir():
+            artifacts["policy"] = {"policy": folder}
+        else:
+            initial = InitialPolicy(kind="initial_policy", store="store", model=model)
+            context = StageContext("policy", work / "policy", seed, artifacts, progress)
+            context.folder.mkdir()
+            outputs = stage_function(InitialPolicy)(initial, context)
+            made["policy"] = str(Path("policy") / outputs.artifacts["policy"])
+            artifacts["policy"] = {"policy": work / made["policy"]}
+        outputs = stage_function(Dataset)(stage, StageContext("build", work, seed, artifacts, progress))
+    return replace(outputs, artifacts={**outputs.artifacts, **made})
+
+
+@contextmanager
+def new_folder(output: str | Path) -> Iterator[Path]:
+    """A work folder beside `output` that takes its name when the block ends without an error.
+
+    Raises:
+        UsageError: `output` is not empty, or cannot be made.
+    """
+    output = Path(output)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UsageError(f"--output {output} exists and is not empty; choose another folder or remove it")
+    work = output.absolute().with_name(f".{output.absolute().name}.unfinished-{os.getpid()}")
+    try:
+        work.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"--output {output}: cannot write there ({error.strerror})") from error
+    try:
+        yield work
+        if output.exists():
+            output.rmdir()
+        work.rename(output)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+
+
+def _existing(path: Path, option: str) -> Path:
+    if not path.exists():
+        raise UsageError(f"{option}: {path} does not exist")
+    return path

@@ -1,0 +1,231 @@
+"""The stages a pipeline file can hold: one frozen configuration class a kind, a closed union.
+
+A field marked `Ref("store")` names an earlier stage that produces a store; the runner passes that stage's output.
+A field marked `InputFile()` holds paths whose content counts: when a file changes, the stage runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from offline_arl.rewards.components import RewardConfig
+
+Artifact = Literal["logs", "store", "policy", "dataset", "values"]
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Marks a field that names an earlier stage (or several) and says which of its artifacts is needed."""
+
+    artifact: Artifact
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """Marks a field that holds a path or several."""
+
+
+class Stage(BaseModel):
+    """What all kinds share. `seeded` is False where the result does not depend on the pipeline's seed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    produces: ClassVar[tuple[Artifact, ...]] = ()
+    seeded: ClassVar[bool] = True
+
+    def references(self) -> Iterator[tuple[str, str, Artifact]]:
+        """Each (field, stage name, artifact) that the configuration refers to."""
+        for field, value, mark in self._marked(Ref):
+            for name in (value,) if isinstance(value, str) else value:
+                yield field, name, mark.artifact
+
+    def input_files(self) -> Iterator[tuple[str, str]]:
+        """Each (field, path) of the files that the stage reads."""
+        for field, value, _ in self._marked(InputFile):
+            for path in (value,) if isinstance(value, str) else value:
+                yield field, path
+
+    def _marked(self, mark_type: type[Any]) -> Iterator[tuple[str, Any, Any]]:
+        for field, info in type(self).model_fields.items():
+            value = getattr(self, field)
+            for mark in info.metadata:
+                if isinstance(mark, mark_type) and value is not None:
+                    yield field, value, mark
+
+
+class GenerateLogs(Stage):
+    """Write logs of mixed quality with an environment's scripted agents, in OpenAI chat form."""
+
+    kind: Literal["generate_logs"]
+    environment: str
+    trajectories: int = Field(4000, ge=1)
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("logs",)
+
+
+class Ingest(Stage):
+    """Read logs into a trajectory store: those of a `generate_logs` stage, or `source`."""
+
+    kind: Literal["ingest"]
+    logs: Annotated[str | None, Ref("logs")] = None
+    source: Annotated[tuple[str, ...] | str | None, InputFile()] = None
+    format: str = "auto"
+    redact: bool = False
+    workers: int = Field(1, ge=1)
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("store",)
+    seeded: ClassVar[bool] = False
+
+
+class InitialPolicy(Stage):
+    """The policy that training starts from.
+
+    `model` is "tiny" (about 1 M parameters, its tokenizer trained on the store's text) or any Hugging Face chat
+    model: a folder, or a name that is in the local cache or can be downloaded.
+    """
+
+    kind: Literal["initial_policy"]
+    store: Annotated[str, Ref("store")]
+    model: str
+    vocabulary_size: int = Field(1024, ge=300)
+    tie_embeddings: bool = True
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
+
+
+class Dataset(Stage):
+    """Tokenize the store into segments with exact action masks, for the tokenizer of `policy`."""
+
+    kind: Literal["dataset"]
+    form: Literal["bc", "filtered_bc", "transitions", "return_conditioned"]
+    store: Annotated[str, Ref("store")]
+    policy: Annotated[str, Ref("policy")]
+    max_tokens: int = Field(1024, ge=16)
+    rewards: RewardConfig = RewardConfig()
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("dataset",)
+    seeded: ClassVar[bool] = False
+
+
+class _Optimization(Stage):
+    """What every stage that changes policy weights has."""
+
+    epochs: float = Field(4.0, gt=0)
+    max_updates: int | None = Field(None, ge=1)  # stops earlier than `epochs` would
+    batch_size: int = Field(64, ge=1)  # segments an update
+    learning_rate: float = Field(2e-3, gt=0)
+    warmup_fraction: float = Field(0.05, ge=0, le=1)
+    weight_decay: float = Field(0.0, ge=0)
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
+
+
+class TrainCloning(_Optimization):
+    """Behavior cloning; "filtered_bc" needs a dataset of form filtered_bc and differs in name only."""
+
+    kind: Literal["train"]
+    algorithm: Literal["bc", "filtered_bc"]
+    dataset: Annotated[str, Ref("dataset")]
+    policy: Annotated[str, Ref("policy")]
+
+
+class TrainValues(Stage):
+    """Twin Q and V heads on cached hidden states of `policy`, by step-level implicit Q-learning."""
+
+    kind: Literal["train"]
+    algorithm: Literal["iql_values"]
+    dataset: Annotated[str, Ref("dataset")]
+    policy: Annotated[str, Ref("policy")]
+    expectile: float = Field(0.7, gt=0, lt=1)
+    discount: float = Field(0.99, gt=0, le=1)
+    target_update_rate: float = Field(0.005, gt=0, le=1)
+    updates: int = Field(2000, ge=1)
+    batch_size: int = Field(256, ge=1)  # transitions an update
+    learning_rate: float = Field(3e-4, gt=0)
+    hidden_size: int = Field(256, ge=1)
+    held_out_folds: int = Field(0, ge=0)  # folds over tasks that measure V on tasks it has not seen; 0: none
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("values",)
+
+
+class TrainIQL(_Optimization):
+    """Advantage-weighted extraction of a policy from the value heads, starting from `policy`."""
+
+    kind: Literal["train"]
+    algorithm: Literal["iql"]
+    dataset: Annotated[str, Ref("dataset")]
+    policy: Annotated[str, Ref("policy")]
+    values: Annotated[str, Ref("values")]
+    inverse_temperature: float = Field(3.0, ge=0)
+    max_weight: float = Field(100.0, gt=0)
+
+
+class Online(Stage):
+    """GRPO on rollouts in an environment, warm-started from `policy`, which is also the KL reference."""
+
+    kind: Literal["online"]
+    algorithm: Literal["grpo"]
+    policy: Annotated[str, Ref("policy")]
+    values: Annotated[str | None, Ref("values")] = None
+    store: Annotated[str | None, Ref("store")] = None  # replay: successful logged trajectories
+    environment: str
+    sampler: Literal["auto", "vllm", "transformers"] = "auto"
+    updates: int = Field(40, ge=1)
+    tasks_per_update: int = Field(16, ge=1)
+    group_size: int = Field(8, ge=2)
+    learning_rate: float = Field(1e-4, gt=0)
+    kl_coefficient: float = Field(0.02, ge=0)
+    temperature: float = Field(1.0, gt=0)
+    max_tokens: int = Field(64, ge=1)  # per step
+    gate_tasks: int = Field(100, ge=100)
+    gate_success: float = Field(0.3, ge=0, le=1)
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("policy", "store")
+
+
+class Evaluate(Stage):
+    """Success, steps, tool-call accuracy and invalid actions of policies on tasks that no training saw.
+
+    The names of the stages in `policies` are the policies' names in the metrics (`success/bc`).
+    """
+
+    kind: Literal["evaluate"]
+    policies: Annotated[tuple[str, ...], Ref("policy")]
+    store: Annotated[str | None, Ref("store")] = None  # adds the row "behavior": the logs themselves
+    environment: str
+    split: Literal["validation", "test"] = "test"
+    tasks: int = Field(300, ge=1)
+    greedy: bool = True
+    sampled: bool = True
+    sampler: Literal["auto", "vllm", "transformers"] = "auto"
+    max_tokens: int = Field(64, ge=1)  # per step
+
+
+Train = Annotated[TrainCloning | TrainValues | TrainIQL, Field(discriminator="algorithm")]
+AnyStage = Annotated[
+    GenerateLogs | Ingest | InitialPolicy | Dataset | Train | Online | Evaluate, Field(discriminator="kind")
+]
+
+STAGE_TYPES: tuple[type[Stage], ...] = (
+    GenerateLogs, Ingest, InitialPolicy, Dataset, TrainCloning, TrainValues, TrainIQL, Online, Evaluate,
+)  # fmt: skip
+
+
+def stage_type(raw: dict[str, Any]) -> type[Stage] | None:
+    """The class that a stage of a pipeline file will become, from its `kind` and `algorithm`; None if neither fits."""
+    for candidate in STAGE_TYPES:
+        fields = candidate.model_fields
+        if raw.get("kind") not in _choices(fields["kind"].annotation):
+            continue
+        if "algorithm" not in fields or raw.get("algorithm") in _choices(fields["algorithm"].annotation):
+            return candidate
+    return None
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """The values of a `Literal`."""
+    return tuple(getattr(annotation, "__args__", ()))

@@ -1,0 +1,126 @@
+"""The readable account of a run: `summary.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from offline_arl.workflows.config import Pipeline
+from offline_arl.workflows.records import StageRecord
+
+MetricDict = Mapping[str, float | None]
+
+# Measures of the main table, in this order; any other measure follows by name.
+MEASURES = {
+    "success": "success, greedy",
+    "success_sampled": "success, sampled",
+    "return": "return",
+    "steps": "steps",
+    "tool_call_accuracy": "tool-call accuracy",
+    "invalid_actions": "invalid actions",
+}
+
+
+def policy_table(metrics: Mapping[str, MetricDict]) -> tuple[list[str], list[list[str]]]:
+    """The metrics named `measure/policy` as a table: (header, rows), one row a policy in order of appearance."""
+    policies: list[str] = []
+    measures: list[str] = []
+    for name in metrics:
+        measure, *rest = name.split("/")
+        if len(rest) != 1:
+            continue
+        policies += [rest[0]] if rest[0] not in policies else []
+        measures += [measure] if measure not in measures else []
+    measures.sort(key=lambda measure: list(MEASURES).index(measure) if measure in MEASURES else len(MEASURES))
+    header = ["policy", *(MEASURES.get(measure, measure.replace("_", " ")) for measure in measures)]
+    rows = [[policy, *(_cell(metrics.get(f"{measure}/{policy}")) for measure in measures)] for policy in policies]
+    return header, rows
+
+
+def task_type_table(metrics: Mapping[str, MetricDict]) -> tuple[list[str], list[list[str]]]:
+    """The metrics named `success/policy/task_type`: (header, rows), one row a task type, one column a policy."""
+    found = [name.split("/") for name in metrics if name.startswith("success/") and name.count("/") == 2]
+    policies = list(dict.fromkeys(policy for _, policy, _ in found))
+    types = list(dict.fromkeys(task_type for _, _, task_type in found))
+    rows = [
+        [task_type, *(_cell(metrics.get(f"success/{policy}/{task_type}")) for policy in policies)]
+        for task_type in types
+    ]
+    return ["task type (success, greedy)", *policies], rows
+
+
+def counts(metrics: Mapping[str, MetricDict]) -> dict[str, float | None]:
+    """The metrics that are no `measure/policy`: plain counts."""
+    return {name: metric["estimate"] for name, metric in metrics.items() if "/" not in name}
+
+
+def summarize(pipeline: Pipeline, results: Mapping[str, Any], records: Sequence[StageRecord], output: Path) -> str:
+    """The text of `summary.md`: what was done, what came out, and how to go on."""
+    metrics = results["metrics"]
+    lines = [f"# {pipeline.name}", ""]
+    if pipeline.description:
+        lines += [pipeline.description.strip(), ""]
+    lines += [f"Seed {pipeline.seed}; rollouts by {results['backend'] or 'no sampler'}.", ""]
+    for title, (header, rows) in (
+        ("Policies", policy_table(metrics)),
+        ("By task type", task_type_table(metrics)),
+    ):
+        if rows:
+            lines += [f"## {title}", "", *_markdown(header, rows), ""]
+    if any("/" in name for name in metrics):
+        lines += ["In brackets: 95 % intervals.", ""]
+    found = counts(metrics)
+    if found:
+        lines += [
+            "## Counts",
+            "",
+            *_markdown(["what", "count"], [[name, number(value)] for name, value in found.items()]),
+            "",
+        ]
+    done = [[record.name, record.kind, f"{record.seconds:.1f}", _where(record)] for record in records]
+    lines += ["## What was done", "", *_markdown(["stage", "kind", "seconds", "made"], done), ""]
+    notes = [f"- {record.name}: {note}" for record in records for note in record.outputs.notes]
+    if notes:
+        lines += [*notes, ""]
+    lines += ["## How to go on", "", *_next_steps(records, output)]
+    return "\n".join(lines) + "\n"
+
+
+def _where(record: StageRecord) -> str:
+    return ", ".join(f"{kind}: `stages/{record.name}/{path}`" for kind, path in record.outputs.artifacts.items())
+
+
+def _next_steps(records: Sequence[StageRecord], output: Path) -> list[str]:
+    """Commands that use what the run made."""
+    paths = {
+        (kind, record.name): output / "stages" / record.name / path
+        for record in records
+        for kind, path in record.outputs.artifacts.items()
+    }
+    stores = [path for (kind, _), path in paths.items() if kind == "store"]
+    policies = [(name, path) for (kind, name), path in paths.items() if kind == "policy"]
+    lines = ["- The same command again does only what changed; `--set seed=1` runs another seed."]
+    if stores:
+        lines.append(f"- Look at the trajectories: `offline-arl show {stores[0]}`")
+    if policies:
+        name, path = policies[-1]
+        lines.append(f"- Evaluate a policy: `offline-arl evaluate --policy {name}={path} --output DIR`")
+        lines.append("- Each policy is a Hugging Face folder; any tool that reads those can serve or train it.")
+    return lines
+
+
+def _cell(metric: MetricDict | None) -> str:
+    if metric is None or any(metric[key] is None for key in ("estimate", "low", "high")):
+        return "-"
+    return f"{metric['estimate']:.3f} [{metric['low']:.3f}, {metric['high']:.3f}]"
+
+
+def number(value: float | None) -> str:
+    """A count for people; "-" where there is none."""
+    return "-" if value is None else f"{value:.12g}"
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    line = "| " + " | ".join(header) + " |"
+    return [line, "|" + " --- |" * len(header), *("| " + " | ".join(row) + " |" for row in rows)]
