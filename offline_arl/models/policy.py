@@ -105,12 +105,11 @@ def selected_logits(
     Returns:
         [N, V], N the number of True in `selected`. Gradients flow, through the shared prefix too.
     """
-    if shared_prefix >= MIN_SHARED_PREFIX and input_ids.shape[0] > 1 and supports_shared_prefix(model):
-        cache = _encode_prefix(_base_model(model), input_ids[:1, :shared_prefix], input_ids.shape[0])
+    arguments: dict[str, Any] = {"use_cache": False}
+    if _shares_prefix(model, input_ids, shared_prefix):
+        cache = _encode_prefix(_base_model(model), input_ids[:1, :shared_prefix], len(input_ids))
         input_ids, selected = input_ids[:, shared_prefix:], selected[:, shared_prefix:]
         arguments = {"past_key_values": cache, "use_cache": True}
-    else:
-        arguments = {"use_cache": False}
     head = _unwrapped(model).get_output_embeddings()
     hook = head.register_forward_pre_hook(lambda _, inputs: (inputs[0][selected].unsqueeze(0),))
     try:
@@ -122,8 +121,13 @@ def selected_logits(
 
 
 def hidden_states(
-    model: Any, input_ids: Int[Tensor, "B T"], attention_mask: Int[Tensor, "B T"], *, layers: tuple[int, ...]
-) -> Float[Tensor, "B T H"]:
+    model: Any,
+    input_ids: Int[Tensor, "B T"],
+    attention_mask: Int[Tensor, "B T"],
+    *,
+    layers: tuple[int, ...],
+    shared_prefix: int = 0,
+) -> tuple[Float[Tensor, "B R H"], int]:
     """Hidden states of the chosen layers, concatenated on the last axis; logits are never computed.
 
     Args:
@@ -131,18 +135,33 @@ def hidden_states(
         input_ids: Right-padded tokens.
         attention_mask: 1 on tokens, 0 on padding.
         layers: 0 is the embeddings, 1 the output of the first layer, -1 the last one after the final norm.
+        shared_prefix: First tokens that all rows share, encoded once and left out of the result. 0: not used.
+
+    Returns:
+        (states, offset): the states of the positions from `offset` on; `offset` is `shared_prefix` or 0.
 
     Raises:
         UsageError: A layer does not exist.
     """
-    outputs = _base_model(model)(
-        input_ids=input_ids, attention_mask=attention_mask, use_cache=False, output_hidden_states=True
+    base = _base_model(model)
+    arguments: dict[str, Any] = {"use_cache": False}
+    offset = 0
+    if _shares_prefix(model, input_ids, shared_prefix):
+        offset = shared_prefix
+        arguments = {"past_key_values": _encode_prefix(base, input_ids[:1, :offset], len(input_ids)), "use_cache": True}
+    outputs = base(
+        input_ids=input_ids[:, offset:],
+        attention_mask=attention_mask,
+        output_hidden_states=set(layers) != {-1},
+        **arguments,
     )
+    if set(layers) == {-1}:
+        return torch.cat([outputs.last_hidden_state] * len(layers), dim=-1), offset
     states = (*outputs.hidden_states[:-1], outputs.last_hidden_state)
     for layer in layers:
         if not -len(states) <= layer < len(states):
             raise UsageError(f"the model has hidden states 0 to {len(states) - 1}, there is no layer {layer}")
-    return torch.cat([states[layer] for layer in layers], dim=-1)
+    return torch.cat([states[layer] for layer in layers], dim=-1), offset
 
 
 def supports_shared_prefix(model: Any) -> bool:
@@ -157,6 +176,10 @@ def supports_shared_prefix(model: Any) -> bool:
         and not getattr(model, "_is_stateful", False)
         and not getattr(model, "is_gradient_checkpointing", False)
     )
+
+
+def _shares_prefix(model: Any, input_ids: Tensor, shared_prefix: int) -> bool:
+    return shared_prefix >= MIN_SHARED_PREFIX and len(input_ids) > 1 and supports_shared_prefix(model)
 
 
 def _encode_prefix(base: Any, prefix: Tensor, rows: int) -> Any:
@@ -184,7 +207,7 @@ def _base_model(model: Any) -> Any:
 
 @contextmanager
 def _without_progress_bars() -> Iterator[None]:
-    """transformers shows a bar for every file of weights; progress is the caller's to show."""
+    """Hide the bar that transformers shows for every file of weights; progress is the caller's to show."""
     from transformers.utils import logging
 
     if not logging.is_progress_bar_enabled():

@@ -1,0 +1,145 @@
+"""Datasets for value learning: segments with the reward and the ending of each step.
+
+Step i's reward is what arrives before step i + 1; its next state is the one in which step i + 1 is taken. After the
+last step there are three cases, kept apart:
+
+* terminated: the task came to its own end; the value of what follows is 0.
+* truncated, and something followed the step: the observation is kept, with a generation prompt behind it, as the
+  state after the last step (`final_state`), so that value learning can bootstrap from it.
+* truncated by the step itself (a token limit): there is no next state, and value learning leaves the step out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from offline_arl.datasets.segments import DatasetManifest, SegmentRenderer, SegmentRow, SegmentWriter, rows_of
+from offline_arl.rewards.components import RewardConfig, step_rewards
+from offline_arl.trajectories.schema import Trajectory
+
+
+class TransitionsConfig(BaseModel):
+    """What the steps earn and how an attempt ends that the log calls neither terminated nor truncated.
+
+    `unknown_ending`: a scored attempt of unknown ending counts as terminated by default, because the score is the
+    verdict on the whole of it; the manifest counts how often this was assumed.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rewards: RewardConfig = RewardConfig()
+    unknown_ending: Literal["terminated", "truncated"] = "terminated"
+    max_tokens: PositiveInt | None = None
+
+
+def build_transitions(
+    trajectories: Iterable[Trajectory], renderer: SegmentRenderer, output: str | Path, *, config: TransitionsConfig
+) -> DatasetManifest:
+    """Write a transition dataset, one row a segment, in the order of `trajectories`, with bounded memory.
+
+    Attempts without a reward are left out and counted: infrastructure errors (a crash is not a reward of 0) and
+    unscored ones.
+
+    Args:
+        trajectories: Scored attempts, good and bad; read once.
+        renderer: Makes token ids and action masks.
+        output: Folder to create or replace.
+        config: Rewards and endings.
+
+    Raises:
+        DataError: No scored attempt is left; the message gives the reasons.
+    """
+    writer = SegmentWriter(
+        Path(output), kind="transitions", fingerprint=renderer.fingerprint, config=config.model_dump(mode="json")
+    )
+    with writer:
+        for trajectory in trajectories:
+            rewards = scored_rewards(trajectory, config.rewards, writer)
+            if rewards is None:
+                continue
+            rows = rows_of(trajectory, renderer.render(trajectory, config.max_tokens))
+            if not rows:
+                writer.exclude("no_action_tokens")
+                continue
+            if not (trajectory.terminated or trajectory.truncated):
+                writer.assume(f"ending_{config.unknown_ending}")
+            writer.add(_with_transitions(trajectory, rows, rewards, renderer, config))
+    assert writer.manifest is not None
+    return writer.manifest
+
+
+def scored_rewards(trajectory: Trajectory, config: RewardConfig, writer: SegmentWriter) -> list[float] | None:
+    """The reward of each step, or None after counting with `writer` why there is none."""
+    if trajectory.outcome.status == "infrastructure_error":
+        writer.exclude("infrastructure_error")
+        return None
+    rewards = step_rewards(trajectory, config)
+    if rewards is None:
+        writer.exclude("unscored")
+    elif not rewards:
+        writer.exclude("no_action_tokens")
+        return None
+    return rewards
+
+
+def steps_of(row: SegmentRow) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """[S] the steps whose action tokens are in a row, ascending."""
+    return np.unique(row.step_index[row.action_mask]).astype(np.int32)
+
+
+def _with_transitions(
+    trajectory: Trajectory,
+    rows: list[SegmentRow],
+    rewards: list[float],
+    renderer: SegmentRenderer,
+    config: TransitionsConfig,
+) -> list[SegmentRow]:
+    last = len(rewards) - 1
+    terminated = trajectory.terminated or (not trajectory.truncated and config.unknown_ending == "terminated")
+    labeled = []
+    for row in rows:
+        steps = steps_of(row)
+        is_last = steps == last
+        row = replace(
+            row,
+            n_steps=len(rewards),
+            steps=steps,
+            rewards=np.array([rewards[step] for step in steps], dtype=np.float32),
+            terminated=is_last & terminated,
+            truncated=is_last & (not terminated),
+        )
+        if is_last.any() and not terminated:
+            row = _with_final_state(trajectory, row, renderer, config.max_tokens)
+        labeled.append(row)
+    return labeled
+
+
+def _with_final_state(
+    trajectory: Trajectory, row: SegmentRow, renderer: SegmentRenderer, max_tokens: int | None
+) -> SegmentRow:
+    """End the row with the state after its last step, where something followed that step."""
+    last_message = trajectory.step_indices()[-1]
+    following = trajectory.messages[last_message + 1 :]
+    if not following:
+        return row
+    end = int(np.flatnonzero(row.action_mask)[-1]) + 1
+    tools = trajectory.tools_at(len(trajectory.messages) - 1)
+    token_ids = np.array(renderer.extend(row.token_ids[:end].tolist(), following, tools), dtype=np.int32)
+    if max_tokens is not None and len(token_ids) > max_tokens:
+        return row
+    added = len(token_ids) - end
+    logprobs = row.logprobs
+    return replace(
+        row,
+        token_ids=token_ids,
+        action_mask=np.concatenate([row.action_mask[:end], np.zeros(added, dtype=np.bool_)]),
+        step_index=np.concatenate([row.step_index[:end], np.full(added, -1, dtype=np.int32)]),
+        logprobs=None if logprobs is None else np.append(logprobs[:end], np.full(added, np.nan, dtype=np.float32)),
+        final_state=True,
+    )

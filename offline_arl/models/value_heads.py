@@ -1,0 +1,138 @@
+"""Value heads on step features: twin critics Q(s, a) and a value function V(s), small perceptrons."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import msgspec
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from offline_arl.errors import DataError
+
+N_CRITICS = 2
+WEIGHTS_NAME = "value_heads.safetensors"
+CONFIG_NAME = "value_heads.json"
+
+
+class HeadShape(msgspec.Struct, frozen=True):
+    """Sizes of the heads. `layer_norm` normalizes each feature vector before the first layer."""
+
+    state_size: int
+    action_size: int
+    hidden_size: int = 256
+    hidden_layers: int = 2
+    layer_norm: bool = True
+
+
+class Ensemble(nn.Module):
+    """`members` perceptrons of one shape side by side, with ReLU between the layers and a scalar output."""
+
+    def __init__(self, members: int, sizes: list[int], generator: torch.Generator) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for fan_in, fan_out in itertools.pairwise(sizes):
+            bound = 1.0 / math.sqrt(fan_in)
+            weight = torch.empty(members, fan_in, fan_out).uniform_(-bound, bound, generator=generator)
+            self.weights.append(nn.Parameter(weight * math.sqrt(3.0) if fan_out > 1 else weight))
+            self.biases.append(nn.Parameter(torch.zeros(members, 1, fan_out)))
+
+    def forward(self, inputs: Float[Tensor, "N F"]) -> Float[Tensor, "members N"]:
+        """One value for each member and input."""
+        values = inputs.expand(self.weights[0].shape[0], -1, -1)
+        last = len(self.weights) - 1
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            values = torch.baddbmm(bias, values, weight)
+            if layer < last:
+                values = F.relu(values)
+        return values.squeeze(-1)
+
+
+class ValueHeads(nn.Module):
+    """Twin critics and a value function on features of steps.
+
+    Features are standardized with the mean and scale of the training data (buffers, saved with the weights).
+
+    Args:
+        shape: Sizes.
+        generator: Of the initial weights; the global random state is not touched.
+    """
+
+    state_mean: Tensor
+    state_scale: Tensor
+    action_mean: Tensor
+    action_scale: Tensor
+
+    def __init__(self, shape: HeadShape, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.shape = shape
+        hidden = [shape.hidden_size] * shape.hidden_layers
+        self.critics = Ensemble(N_CRITICS, [shape.state_size + shape.action_size, *hidden, 1], generator)
+        self.value = Ensemble(1, [shape.state_size, *hidden, 1], generator)
+        for name, size in (("state", shape.state_size), ("action", shape.action_size)):
+            self.register_buffer(f"{name}_mean", torch.zeros(size))
+            self.register_buffer(f"{name}_scale", torch.ones(size))
+
+    def set_normalization(self, states: Float[Tensor, "N S"], actions: Float[Tensor, "N A"]) -> None:
+        """Take mean and scale of the features from training data."""
+        for name, features in (("state", states), ("action", actions)):
+            getattr(self, f"{name}_mean").copy_(features.mean(dim=0))
+            getattr(self, f"{name}_scale").copy_(features.std(dim=0, unbiased=False).clamp_min(1e-3))
+
+    def q(self, states: Float[Tensor, "N S"], actions: Float[Tensor, "N A"]) -> Float[Tensor, "2 N"]:
+        """Q(s, a) of each critic, in units of return."""
+        values: Tensor = self.critics(self.q_inputs(states, actions))
+        return values
+
+    def q_inputs(self, states: Float[Tensor, "N S"], actions: Float[Tensor, "N A"]) -> Float[Tensor, "N SA"]:
+        """What the critics read: normalized features of state and action, side by side."""
+        return torch.cat([self._states(states), self._actions(actions)], dim=-1)
+
+    def v(self, states: Float[Tensor, "N S"]) -> Float[Tensor, " N"]:
+        """V(s), in units of return."""
+        values: Tensor = self.value(self._states(states))
+        return values.squeeze(0)
+
+    def advantages(self, states: Float[Tensor, "N S"], actions: Float[Tensor, "N A"]) -> Float[Tensor, " N"]:
+        """The smaller of the two Q(s, a) minus V(s)."""
+        return self.q(states, actions).amin(dim=0) - self.v(states)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the weights as safetensors and the sizes as JSON into a folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / WEIGHTS_NAME)
+        (folder / CONFIG_NAME).write_bytes(msgspec.json.encode(self.shape) + b"\n")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> ValueHeads:
+        """Read heads that `save` wrote.
+
+        Raises:
+            DataError: A file is missing or damaged.
+        """
+        folder = Path(folder)
+        try:
+            shape = msgspec.json.decode((folder / CONFIG_NAME).read_bytes(), type=HeadShape)
+            heads = cls(shape, generator=torch.Generator())
+            heads.load_state_dict(load_file(folder / WEIGHTS_NAME))
+        except (OSError, msgspec.DecodeError, SafetensorError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise DataError(f"{folder}: cannot read the value heads ({reason}); train them again") from error
+        return heads.eval()
+
+    def _states(self, states: Tensor) -> Tensor:
+        return self._normalized((states.float() - self.state_mean) / self.state_scale)
+
+    def _actions(self, actions: Tensor) -> Tensor:
+        return self._normalized((actions.float() - self.action_mean) / self.action_scale)
+
+    def _normalized(self, features: Tensor) -> Tensor:
+        return F.layer_norm(features, features.shape[-1:]) if self.shape.layer_norm else features

@@ -1,0 +1,339 @@
+"""Step-level implicit Q-learning on cached features of a frozen language model.
+
+Paper: Kostrikov et al. 2021, "Offline Reinforcement Learning with Implicit Q-Learning", algorithm 1. A decision is
+one message of the agent, not one token: Q(s, a) and V(s) have one value a step.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from offline_arl.datasets.collate import StepWeights, collate_segments, length_sorted_batches
+from offline_arl.datasets.segments import SegmentDataset
+from offline_arl.errors import DataError
+from offline_arl.models.features import (
+    FeatureConfig,
+    StepFeatures,
+    cached_fingerprint,
+    features_fingerprint,
+    load_features,
+    write_feature_cache,
+)
+from offline_arl.models.policy import policy_fingerprint
+from offline_arl.models.value_heads import HeadShape, ValueHeads
+from offline_arl.objectives import advantage_weights, expectile_loss, masked_mean, td_loss
+
+_logger = logging.getLogger(__name__)
+
+
+class IQLConfig(BaseModel):
+    """Implicit Q-learning. Defaults follow the paper where it has one.
+
+    `truncation`: "bootstrap" takes the value of the state after a truncated attempt's last step, as for a task that
+    could have gone on; "terminal" treats it as 0, for environments in which running out of steps is a failure.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    expectile: float = Field(default=0.7, gt=0, lt=1)
+    discount: float = Field(default=0.99, ge=0, le=1)
+    target_update_rate: float = Field(default=0.005, gt=0, le=1)
+    truncation: Literal["bootstrap", "terminal"] = "bootstrap"
+    steps: PositiveInt = 2_500
+    batch_size: PositiveInt = 256
+    learning_rate: PositiveFloat = 1e-3
+    learning_rate_decay: Literal["none", "cosine"] = "cosine"
+    weight_decay: NonNegativeFloat = 1e-4
+    hidden_size: PositiveInt = 256
+    hidden_layers: PositiveInt = 2
+    layer_norm: bool = True
+    holdout_fraction: float = Field(default=0.1, ge=0, lt=1)  # of tasks, for diagnostics and early stopping
+    evaluate_every: PositiveInt = 250
+    patience: PositiveInt | None = None  # evaluations without a better held-out loss before stopping; None: never
+    log_every: PositiveInt = 250
+
+
+@dataclass(frozen=True, eq=False)
+class TransitionTable:
+    """Transitions as row numbers of a feature table."""
+
+    state_rows: Int[Tensor, " N"]
+    next_rows: Int[Tensor, " N"]  # 0 where there is no next state
+    rewards: Float[Tensor, " N"]
+    terminated: Bool[Tensor, " N"]
+    has_target: Bool[Tensor, " N"]  # terminated, or a next state exists
+
+    def __len__(self) -> int:
+        return len(self.state_rows)
+
+    def select(self, rows: Tensor) -> TransitionTable:
+        """Some of the transitions."""
+        return TransitionTable(**{name: value[rows] for name, value in vars(self).items()})
+
+
+class IQLResult(NamedTuple):
+    """Trained heads, diagnostics by name (held-out ones where tasks were held out) and the held-out trajectories."""
+
+    heads: ValueHeads
+    diagnostics: dict[str, float]
+    held_out: frozenset[str]
+
+
+def compute_features(
+    model: Any, tokenizer: Any, dataset: SegmentDataset, output: str | Path, *, config: FeatureConfig
+) -> StepFeatures:
+    """Features of all steps of a dataset from a frozen policy; taken from the cache at `output` where it fits."""
+    fingerprint = features_fingerprint(
+        model_fingerprint=policy_fingerprint(model), dataset_sha256=dataset.manifest.content_sha256, config=config
+    )
+    if cached_fingerprint(output) != fingerprint:
+        pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+
+        def batches() -> Any:
+            for indices in length_sorted_batches(dataset.lengths, max_tokens=config.tokens_per_batch):
+                rows = [dataset[index] for index in indices]
+                yield rows, collate_segments(rows, pad_token_id=pad).to(model.device)
+
+        write_feature_cache(model, batches(), output, config=config, fingerprint=fingerprint)
+    return load_features(output)
+
+
+def join_transitions(features: StepFeatures, dataset: SegmentDataset, *, truncation: str) -> TransitionTable:
+    """Match the steps of a transition dataset with their features.
+
+    Raises:
+        DataError: A step has no features.
+    """
+    dataset.require_kind("transitions")
+    row_of = features.row_of()
+    columns: list[tuple[int, int, float, bool, bool]] = []
+    for row in dataset:
+        assert row.steps is not None
+        assert row.rewards is not None
+        assert row.terminated is not None
+        assert row.truncated is not None
+        signals = zip(row.steps, row.rewards, row.terminated, row.truncated, strict=True)
+        for step, reward, ended, cut_off in signals:
+            state = row_of.get((row.trajectory_id, int(step)))
+            if state is None:
+                raise DataError(
+                    f"trajectory {row.trajectory_id}: step {step} has no features; "
+                    "compute the features from the same dataset"
+                )
+            terminated = bool(ended) or (bool(cut_off) and truncation == "terminal")
+            following = None if terminated else row_of.get((row.trajectory_id, int(step) + 1))
+            has_target = terminated or following is not None
+            columns.append((state, following or 0, float(reward), terminated, has_target))
+    states, following_rows, rewards, ends, targets = zip(*columns, strict=True)
+    table = TransitionTable(
+        state_rows=torch.tensor(states),
+        next_rows=torch.tensor(following_rows),
+        rewards=torch.tensor(rewards),
+        terminated=torch.tensor(ends),
+        has_target=torch.tensor(targets),
+    )
+    missing = int((~table.has_target).sum())
+    if missing:
+        _logger.info("%d of %d steps have no next state and no ending; Q is not trained on them", missing, len(table))
+    return table
+
+
+def train_iql(
+    features: StepFeatures,
+    transitions: SegmentDataset,
+    config: IQLConfig,
+    *,
+    generator: torch.Generator,
+    report: Callable[[int, dict[str, float]], None] | None = None,
+) -> IQLResult:
+    """Fit twin critics and a value function to logged transitions.
+
+    Args:
+        features: Features of the dataset's steps (`compute_features`).
+        transitions: A dataset of kind "transitions".
+        config: Hyperparameters.
+        generator: Of initial weights, batches and the held-out tasks.
+        report: Called with (update, losses) every `log_every` updates.
+
+    Returns:
+        Heads whose critics are the target critics (their Polyak average is what V was fitted to), diagnostics and
+        the trajectories that were held out.
+
+    Raises:
+        DataError: A step has no features, or every task was held out.
+    """
+    table = join_transitions(features, transitions, truncation=config.truncation)
+    held_out = held_out_trajectories(transitions, config.holdout_fraction, generator=generator)
+    is_held_out = torch.tensor([features.trajectory_ids[row] in held_out for row in table.state_rows.tolist()])
+    training = table.select(torch.nonzero(~is_held_out).flatten())
+    validation = table.select(torch.nonzero(is_held_out).flatten())
+    if len(training) == 0:
+        raise DataError("every task is held out: lower holdout_fraction or add tasks")
+    shape = HeadShape(
+        state_size=features.states.shape[-1],
+        action_size=features.actions.shape[-1],
+        hidden_size=config.hidden_size,
+        hidden_layers=config.hidden_layers,
+        layer_norm=config.layer_norm,
+    )
+    heads = ValueHeads(shape, generator=generator)
+    heads.set_normalization(features.states[training.state_rows], features.actions[training.state_rows])
+    learner = _Learner(heads, config)
+    updates = _fit(learner, features, training, validation, generator=generator, report=report)
+    final = learner.final_heads()
+    diagnostics = {"updates": float(updates), "transitions": float(len(training))}
+    for name, part in (("train", training), ("held_out", validation)):
+        if len(part):
+            diagnostics.update({f"{name}/{key}": value for key, value in learner.evaluate(features, part).items()})
+    return IQLResult(final, diagnostics, held_out)
+
+
+def held_out_trajectories(dataset: SegmentDataset, fraction: float, *, generator: torch.Generator) -> frozenset[str]:
+    """Trajectories of a random `fraction` of the tasks; a trajectory of no known task is a task of its own."""
+    tasks = [
+        task if task is not None else f"trajectory {trajectory}"
+        for task, trajectory in zip(dataset.column("task_id"), dataset.column("trajectory_id"), strict=True)
+    ]
+    names = sorted(set(tasks))
+    order = torch.randperm(len(names), generator=generator)
+    chosen = {names[int(position)] for position in order[: round(fraction * len(names))]}
+    return frozenset(
+        trajectory for task, trajectory in zip(tasks, dataset.column("trajectory_id"), strict=True) if task in chosen
+    )
+
+
+def advantages(
+    heads: ValueHeads, features: StepFeatures, *, rows_per_batch: int = 16_384
+) -> dict[tuple[str, int], float]:
+    """The smaller of the two Q(s, a) minus V(s) for every (trajectory_id, step), in units of return."""
+    pieces = []
+    with torch.inference_mode():
+        for states, actions in zip(
+            torch.split(features.states, rows_per_batch), torch.split(features.actions, rows_per_batch), strict=True
+        ):
+            pieces.append(heads.advantages(states, actions))
+    values = torch.cat(pieces).tolist()
+    keys = zip(features.trajectory_ids, features.steps.tolist(), strict=True)
+    return {key: value for key, value, acts in zip(keys, values, features.has_action.tolist(), strict=True) if acts}
+
+
+def awr_step_weights(
+    step_advantages: Mapping[tuple[str, int], float], *, inverse_temperature: float, max_weight: float
+) -> StepWeights:
+    """The cloning weight of each step, `objectives.advantage_weights` of its advantage."""
+    values = torch.tensor(list(step_advantages.values()))
+    weights = advantage_weights(values, inverse_temperature=inverse_temperature, max_weight=max_weight)
+    return dict(zip(step_advantages, weights.tolist(), strict=True))
+
+
+class _Learner:
+    """Heads, target critics and optimizer; one update of both losses."""
+
+    def __init__(self, heads: ValueHeads, config: IQLConfig) -> None:
+        self.heads = heads
+        self.config = config
+        self.target = copy.deepcopy(heads.critics).requires_grad_(False)
+        self.optimizer = torch.optim.AdamW(
+            heads.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
+        )
+
+    def losses(self, features: StepFeatures, batch: TransitionTable) -> dict[str, Tensor]:
+        """The reduced losses of a batch, and the means of Q and V.
+
+        # Deviation: both losses use the values before the update (algorithm 1 updates V first), which saves a pass.
+        """
+        states, actions = features.states[batch.state_rows], features.actions[batch.state_rows]
+        inputs = self.heads.q_inputs(states, actions)
+        values = self.heads.v(states)
+        with torch.no_grad():
+            target_q = self.target(inputs).amin(dim=0)
+            next_values = self.heads.v(features.states[batch.next_rows])
+        everywhere = torch.ones_like(batch.has_target)
+        value_losses = expectile_loss(target_q, values, everywhere, expectile=self.config.expectile)
+        q_values = self.heads.critics(inputs)
+        q_losses = td_loss(
+            q_values, batch.rewards, next_values, batch.terminated, batch.has_target, discount=self.config.discount
+        )
+        return {
+            "value_loss": masked_mean(value_losses, everywhere, denominator=len(batch)),
+            "q_loss": masked_mean(q_losses, batch.has_target, denominator=batch.has_target.sum().clamp_min(1)),
+            "mean_q": q_values.mean(),
+            "mean_v": values.mean(),
+        }
+
+    def update(self, features: StepFeatures, batch: TransitionTable, learning_rate: float) -> dict[str, Tensor]:
+        """One gradient step on both losses, then the targets move by `target_update_rate`."""
+        losses = self.losses(features, batch)
+        self.optimizer.param_groups[0]["lr"] = learning_rate
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(losses["value_loss"] + losses["q_loss"])
+        self.optimizer.step()
+        with torch.no_grad():
+            for slow, fast in zip(self.target.parameters(), self.heads.critics.parameters(), strict=True):
+                slow.lerp_(fast, self.config.target_update_rate)
+        return losses
+
+    @torch.no_grad()
+    def evaluate(self, features: StepFeatures, part: TransitionTable) -> dict[str, float]:
+        """Losses over all transitions of a part."""
+        totals: dict[str, float] = {}
+        for rows in torch.split(torch.arange(len(part)), 16_384):
+            batch = part.select(rows)
+            for name, value in self.losses(features, batch).items():
+                totals[name] = totals.get(name, 0.0) + float(value) * len(batch) / len(part)
+        return totals
+
+    def final_heads(self) -> ValueHeads:
+        """The heads with the target critics in place of the fast ones."""
+        final = copy.deepcopy(self.heads)
+        final.critics.load_state_dict(self.target.state_dict())
+        return final.eval().requires_grad_(False)
+
+
+def _fit(
+    learner: _Learner,
+    features: StepFeatures,
+    training: TransitionTable,
+    validation: TransitionTable,
+    *,
+    generator: torch.Generator,
+    report: Callable[[int, dict[str, float]], None] | None,
+) -> int:
+    """Update until done or out of patience; with patience, the best evaluation's weights are kept."""
+    config = learner.config
+    best, best_state, waited = math.inf, None, 0
+    update = 0
+    for update in range(1, config.steps + 1):
+        rows = torch.randint(len(training), (config.batch_size,), generator=generator)
+        losses = learner.update(features, training.select(rows), _learning_rate(config, update))
+        if report is not None and update % config.log_every == 0:
+            report(update, {name: float(value) for name, value in losses.items()})
+        if config.patience is not None and len(validation) and update % config.evaluate_every == 0:
+            held_out = learner.evaluate(features, validation)
+            loss = held_out["value_loss"] + held_out["q_loss"]
+            if loss < best:
+                best, waited = loss, 0
+                best_state = copy.deepcopy((learner.heads.state_dict(), learner.target.state_dict()))
+            elif (waited := waited + 1) >= config.patience:
+                break
+    if best_state is not None:
+        learner.heads.load_state_dict(best_state[0])
+        learner.target.load_state_dict(best_state[1])
+    return update
+
+
+def _learning_rate(config: IQLConfig, update: int) -> float:
+    if config.learning_rate_decay == "none":
+        return config.learning_rate
+    return config.learning_rate * 0.5 * (1.0 + math.cos(math.pi * (update - 1) / config.steps))
