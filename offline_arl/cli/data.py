@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(epilog=example("offline-arl ingest logs/*.jsonl --store runs/store"))(ingest)
+    app.command(epilog=example("offline-arl show runs/store --trajectory ID"))(show)
 
 
 def ingest(
@@ -54,3 +55,30 @@ def _draw_counts(console: Console, result: dict[str, Any], store: Path) -> None:
     rows += [[f"format {name}", str(value)] for name, value in result["by_format"].items()]
     table(console, ["what", "count"], rows)
     console.print(f"Look at them: offline-arl show {store}", markup=False)
+
+
+def show(
+    store: Annotated[Path, typer.Argument(help="Folder of the trajectory store.")],
+    trajectory: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Show this trajectory; the start of its id will do."),
+    ] = None,
+    steps: Annotated[bool, typer.Option("--steps", help="Show the table of steps.")] = False,
+    limit: Annotated[int, typer.Option(help="Rows to show at most.", min=1)] = 10,
+    json: Json = False,
+) -> None:
+    """Look into a store: an overview, one trajectory, or the steps."""
+    from offline_arl.cli.store_view import draw_overview, draw_rows, draw_trajectory
+    from offline_arl.workflows.show import one_trajectory, overview, step_table, trajectory_rows
+
+    with Output(as_json=json) as out:
+        if steps:
+            rows = step_table(store, trajectory=trajectory, limit=limit)
+            out.finish({"store": store, "steps": rows}, lambda console: draw_rows(console, rows))
+        elif trajectory is not None:
+            found = one_trajectory(store, trajectory)
+            out.finish(found, lambda console: draw_trajectory(console, found))
+        else:
+            view = overview(store)
+            first = trajectory_rows(store, limit=limit)
+            out.finish({**view, "first": first}, lambda console: draw_overview(console, view, first))

@@ -108,10 +108,12 @@ class Output(AbstractContextManager["Output"]):
 
 
 def table(console: Console, header: list[str], rows: list[list[str]], *, title: str | None = None) -> None:
-    """Draw a table; the first column holds names, the others numbers."""
+    """Draw a table; the first column holds names, the others numbers. Without rows: nothing."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
+    if not rows:
+        return
     drawn = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for index, column in enumerate(header):
         drawn.add_column(column, justify="left" if index == 0 else "right", overflow="fold")

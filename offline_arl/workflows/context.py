@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from offline_arl.evaluation.intervals import Estimate
 from offline_arl.workflows.stages import Artifact
 
 
@@ -29,36 +30,17 @@ def no_progress(description: str, completed: float, total: float | None, /) -> N
 
 
 @dataclass(frozen=True)
-class Metric:
-    """An estimate with its 95 % interval over `n` cases. Where nothing is estimated the three numbers are equal."""
-
-    estimate: float
-    low: float
-    high: float
-    n: int
-
-    @classmethod
-    def count(cls, value: int) -> Metric:
-        """A plain count."""
-        return cls(value, value, value, value)
-
-    def as_dict(self) -> dict[str, float | None]:
-        """The form of `results.json`; a number that is not finite is None there, since JSON has none such."""
-        numbers = {"estimate": self.estimate, "low": self.low, "high": self.high}
-        return {**{name: value if math.isfinite(value) else None for name, value in numbers.items()}, "n": self.n}
-
-
-@dataclass(frozen=True)
 class StageOutputs:
     """What a stage made.
 
     `artifacts` maps each name in the stage's `produces` to a path below its folder (relative). `metrics` are named
-    `measure/policy` (or `measure/policy/task_type`; counts have one word). `notes` are lines for `summary.md`.
+    `measure/policy` (`measure/policy/task_type` for a part of the tasks; a count has no policy: `trajectories`).
+    `notes` are lines for `summary.md`.
     `backend` is the rollout backend ("vllm" or "transformers") of a stage that sampled.
     """
 
     artifacts: Mapping[Artifact, str] = field(default_factory=dict)
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    metrics: Mapping[str, Estimate] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     backend: str | None = None
 
@@ -87,7 +69,12 @@ class StageContext:
         return np.random.default_rng([self.seed, self.integer_seed(purpose)])
 
 
-def metric_from(value: Any) -> Metric:
-    """The `Metric` stored as in `results.json`."""
-    estimate, low, high = (math.nan if value[key] is None else value[key] for key in ("estimate", "low", "high"))
-    return Metric(estimate, low, high, value["n"])
+def count(value: int) -> Estimate:
+    """A plain count as a metric: its three numbers are equal."""
+    return Estimate(value, value, value, value)
+
+
+def estimate_from(stored: Mapping[str, Any]) -> Estimate:
+    """The estimate that `Estimate.as_dict` wrote."""
+    estimate, low, high = (math.nan if stored[key] is None else stored[key] for key in ("estimate", "low", "high"))
+    return Estimate(estimate, low, high, stored["n"])

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import offline_arl
-from offline_arl.workflows.context import StageOutputs, metric_from
+from offline_arl.workflows.context import StageOutputs, estimate_from
 from offline_arl.workflows.files import content_hash, write_json
 from offline_arl.workflows.stages import Stage
 
@@ -97,7 +97,7 @@ def read_record(folder: Path, key: str) -> StageRecord | None:
             return None
         outputs = StageOutputs(
             artifacts=raw["artifacts"],
-            metrics={name: metric_from(value) for name, value in raw["metrics"].items()},
+            metrics={name: estimate_from(value) for name, value in raw["metrics"].items()},
             notes=tuple(raw["notes"]),
             backend=raw["backend"],
         )

@@ -1,0 +1,100 @@
+"""Drawing what `show` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from offline_arl.cli.output import table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_ROLE_STYLES = {"system": "magenta", "developer": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
+_MAX_CHARACTERS = 2_000  # of one message; the whole is under --json
+
+
+def draw_overview(console: Console, view: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    """The overview and the first trajectories."""
+    counts = ("trajectories", "steps", "tasks", "successes", "invalid_actions", "duplicates", "quarantined")
+    table(console, [str(view["store"]), ""], [[name.replace("_", " "), str(view[name])] for name in counts])
+    types = [
+        [
+            row["task_type"],
+            str(row["trajectories"]),
+            str(row["scored"]),
+            _share(row["success"]),
+            _cell(row["mean_steps"]),
+        ]
+        for row in view["by_task_type"]
+    ]
+    table(console, ["task type", "trajectories", "scored", "success [95 %]", "mean steps"], types)
+    for title in ("by_format", "tools", "quarantine_reasons"):
+        header = [title.removeprefix("by_").replace("_", " "), "count"]
+        table(console, header, [[name, str(number)] for name, number in view[title].items()])
+    draw_rows(console, rows)
+
+
+def draw_rows(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows of a table, in the order of their keys."""
+    if rows:
+        table(console, list(rows[0]), [[_cell(value) for value in row.values()] for row in rows])
+
+
+def draw_trajectory(console: Console, trajectory: Mapping[str, Any]) -> None:
+    """One trajectory, message by message, with the reward of each step."""
+    from rich.text import Text
+
+    head = {
+        key: trajectory.get(key)
+        for key in ("trajectory_id", "task_id", "task_type", "group_id", "agent", "model", "stop_reason")
+    }
+    table(console, ["trajectory", ""], [[key, str(value)] for key, value in head.items() if value is not None])
+    rewards = trajectory["step_rewards"]
+    step_of = {message: step for step, message in enumerate(trajectory["step_messages"])}
+    for index, message in enumerate(trajectory["messages"]):
+        role = message["role"]
+        title = Text(f"[{index}] {role}", style=f"bold {_ROLE_STYLES[role]}")
+        step = step_of.get(index)
+        if step is not None:
+            title.append(f"  step {step}" + ("" if rewards is None else f", reward {rewards[step]:+.3f}"), style="dim")
+        console.print(title)
+        for part in message.get("content") or ():
+            shown = part.get("text") or part.get("uri") or ""
+            console.print(Text(_shortened(shown), style="italic dim" if part["type"] == "reasoning" else ""))
+        for call in message.get("tool_calls") or ():
+            console.print(Text(f"→ {call['name']}({_shortened(call['arguments_raw'])})", style="bold"))
+            if call.get("parse_error"):
+                console.print(Text(f"  {call['parse_error']}", style="red"))
+        if message.get("error"):
+            console.print(Text(f"{message['error']['type']}: {message['error'].get('text', '')}", style="red"))
+    console.print(Text(_ending(trajectory), style="bold"))
+
+
+def _ending(trajectory: Mapping[str, Any]) -> str:
+    outcome = trajectory.get("outcome") or {}
+    status = outcome.get("status", "unscored")
+    ended = "terminated" if trajectory.get("terminated") else "truncated" if trajectory.get("truncated") else "ended"
+    verdict = {True: "success", False: "failure", None: "no verdict"}[outcome.get("success")]
+    score = "" if outcome.get("score") is None else f", score {outcome['score']:g}"
+    return f"{ended}; {status}: {verdict}{score}"
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _MAX_CHARACTERS:
+        return text
+    return f"{text[:_MAX_CHARACTERS]} … ({len(text) - _MAX_CHARACTERS} more characters)"
+
+
+def _share(metric: Mapping[str, Any]) -> str:
+    if metric["estimate"] is None:
+        return "-"
+    return f"{metric['estimate']:.3f} [{metric['low']:.3f}, {metric['high']:.3f}]"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
