@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -26,30 +26,16 @@ import polars as pl
 import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from offline_arl.errors import DataError
+from offline_arl.models.config import FeatureConfig
 from offline_arl.models.policy import hidden_states
 
 MANIFEST_NAME = "manifest.json"
 INDEX_NAME = "index.parquet"
-
-
-class FeatureConfig(BaseModel):
-    """Which hidden states are features and how they are stored.
-
-    `layers`: 0 is the embeddings, -1 the last layer after the final norm; several are concatenated.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    layers: tuple[int, ...] = Field(default=(-1,), min_length=1)
-    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    tokens_per_batch: PositiveInt = 8_192
-    rows_per_shard: PositiveInt = 65_536
 
 
 class FeatureRow(Protocol):

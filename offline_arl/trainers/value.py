@@ -12,18 +12,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from offline_arl.datasets.collate import StepWeights, collate_segments, length_sorted_batches
 from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.errors import DataError
+from offline_arl.models.config import FeatureConfig
 from offline_arl.models.features import (
-    FeatureConfig,
     StepFeatures,
     cached_fingerprint,
     features_fingerprint,
@@ -33,35 +32,9 @@ from offline_arl.models.features import (
 from offline_arl.models.policy import policy_fingerprint
 from offline_arl.models.value_heads import HeadShape, ValueHeads
 from offline_arl.objectives import advantage_weights, expectile_loss, masked_mean, td_loss
+from offline_arl.trainers.config import IQLConfig
 
 _logger = logging.getLogger(__name__)
-
-
-class IQLConfig(BaseModel):
-    """Implicit Q-learning. Defaults follow the paper where it has one.
-
-    `truncation`: "bootstrap" takes the value of the state after a truncated attempt's last step, as for a task that
-    could have gone on; "terminal" treats it as 0, for environments in which running out of steps is a failure.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    expectile: float = Field(default=0.7, gt=0, lt=1)
-    discount: float = Field(default=0.99, ge=0, le=1)
-    target_update_rate: float = Field(default=0.005, gt=0, le=1)
-    truncation: Literal["bootstrap", "terminal"] = "bootstrap"
-    steps: PositiveInt = 2_500
-    batch_size: PositiveInt = 256
-    learning_rate: PositiveFloat = 1e-3
-    learning_rate_decay: Literal["none", "cosine"] = "cosine"
-    weight_decay: NonNegativeFloat = 1e-4
-    hidden_size: PositiveInt = 256
-    hidden_layers: PositiveInt = 2
-    layer_norm: bool = True
-    holdout_fraction: float = Field(default=0.1, ge=0, lt=1)  # of tasks, for diagnostics and early stopping
-    evaluate_every: PositiveInt = 250
-    patience: PositiveInt | None = None  # evaluations without a better held-out loss before stopping; None: never
-    log_every: PositiveInt = 250
 
 
 @dataclass(frozen=True, eq=False)

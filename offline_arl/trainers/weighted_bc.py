@@ -16,11 +16,10 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainingArguments
 
@@ -39,33 +38,9 @@ from offline_arl.models.policy import selected_logits
 from offline_arl.objectives import masked_mean, predicting_mask, selected_token_logprobs, weighted_nll
 from offline_arl.objectives.logprobs import scored_mask
 from offline_arl.trainers.checkpoint import TrainingRecord, save_checkpoint
+from offline_arl.trainers.config import WeightedBCConfig
 
 _logger = logging.getLogger(__name__)
-
-
-class WeightedBCConfig(BaseModel):
-    """How to clone. One update sees about `tokens_per_batch * gradient_accumulation_steps` padded tokens."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    epochs: PositiveFloat = 3.0
-    max_steps: PositiveInt | None = None  # updates; None: as many as the epochs give
-    tokens_per_batch: PositiveInt = 4_096
-    gradient_accumulation_steps: PositiveInt = 1
-    learning_rate: PositiveFloat = 1e-3
-    schedule: Literal["linear", "cosine", "constant_with_warmup"] = "cosine"
-    warmup_fraction: float = Field(default=0.05, ge=0, lt=1)
-    weight_decay: NonNegativeFloat = 0.01
-    adam_beta2: float = Field(default=0.98, gt=0, lt=1)
-    max_gradient_norm: PositiveFloat = 1.0
-    precision: Literal["float32", "bfloat16"] = "float32"
-    share_prefix: bool = True  # encode the prompt that a batch has in common once
-    gradient_checkpointing: bool = False
-    lora_rank: PositiveInt | None = None  # None: train all weights
-    lora_alpha: PositiveFloat = 32.0
-    save_steps: PositiveInt | None = None  # None: no checkpoint before the end
-    logging_steps: PositiveInt = 20
-    progress: bool = False
 
 
 class SegmentTrainer(Trainer):  # type: ignore[misc]

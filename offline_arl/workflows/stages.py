@@ -2,17 +2,22 @@
 
 A field marked `Ref("store")` names an earlier stage that produces a store; the runner passes that stage's output.
 A field marked `InputFile()` holds paths whose content counts: when a file changes, the stage runs again.
+
+The stages that train extend the configuration of their trainer, so each setting and its default stand in one place
+and a pipeline file sets them directly (`stages.bc.learning_rate`); `part_of` takes the trainer's part out again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from offline_arl.models.config import FeatureConfig
 from offline_arl.rewards.components import RewardConfig
+from offline_arl.trainers.config import IQLConfig, WeightedBCConfig
 
 Artifact = Literal["logs", "store", "policy", "dataset", "values"]
 
@@ -104,27 +109,14 @@ class Dataset(Stage):
     form: Literal["bc", "filtered_bc", "transitions", "return_conditioned"]
     store: Annotated[str, Ref("store")]
     policy: Annotated[str, Ref("policy")]
-    max_tokens: int = Field(1024, ge=16)
+    max_tokens: int | None = Field(1024, ge=16)  # of a segment; None: no bound
     rewards: RewardConfig = RewardConfig()
 
     produces: ClassVar[tuple[Artifact, ...]] = ("dataset",)
     seeded: ClassVar[bool] = False
 
 
-class _Optimization(Stage):
-    """What every stage that changes policy weights has."""
-
-    epochs: float = Field(4.0, gt=0)
-    max_updates: int | None = Field(None, ge=1)  # stops earlier than `epochs` would
-    batch_size: int = Field(64, ge=1)  # segments an update
-    learning_rate: float = Field(2e-3, gt=0)
-    warmup_fraction: float = Field(0.05, ge=0, le=1)
-    weight_decay: float = Field(0.0, ge=0)
-
-    produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
-
-
-class TrainCloning(_Optimization):
+class TrainCloning(WeightedBCConfig, Stage):
     """Behavior cloning; "filtered_bc" needs a dataset of form filtered_bc and differs in name only."""
 
     kind: Literal["train"]
@@ -132,27 +124,22 @@ class TrainCloning(_Optimization):
     dataset: Annotated[str, Ref("dataset")]
     policy: Annotated[str, Ref("policy")]
 
+    produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
 
-class TrainValues(Stage):
+
+class TrainValues(IQLConfig, Stage):
     """Twin Q and V heads on cached hidden states of `policy`, by step-level implicit Q-learning."""
 
     kind: Literal["train"]
     algorithm: Literal["iql_values"]
     dataset: Annotated[str, Ref("dataset")]
     policy: Annotated[str, Ref("policy")]
-    expectile: float = Field(0.7, gt=0, lt=1)
-    discount: float = Field(0.99, gt=0, le=1)
-    target_update_rate: float = Field(0.005, gt=0, le=1)
-    updates: int = Field(2000, ge=1)
-    batch_size: int = Field(256, ge=1)  # transitions an update
-    learning_rate: float = Field(3e-4, gt=0)
-    hidden_size: int = Field(256, ge=1)
-    held_out_folds: int = Field(0, ge=0)  # folds over tasks that measure V on tasks it has not seen; 0: none
+    features: FeatureConfig = FeatureConfig()
 
     produces: ClassVar[tuple[Artifact, ...]] = ("values",)
 
 
-class TrainIQL(_Optimization):
+class TrainIQL(WeightedBCConfig, Stage):
     """Advantage-weighted extraction of a policy from the value heads, starting from `policy`."""
 
     kind: Literal["train"]
@@ -162,6 +149,8 @@ class TrainIQL(_Optimization):
     values: Annotated[str, Ref("values")]
     inverse_temperature: float = Field(3.0, ge=0)
     max_weight: float = Field(100.0, gt=0)
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
 
 
 class Online(Stage):
@@ -213,6 +202,14 @@ AnyStage = Annotated[
 STAGE_TYPES: tuple[type[Stage], ...] = (
     GenerateLogs, Ingest, InitialPolicy, Dataset, TrainCloning, TrainValues, TrainIQL, Online, Evaluate,
 )  # fmt: skip
+
+
+ConfigT = TypeVar("ConfigT", bound=BaseModel)
+
+
+def part_of(stage: Stage, kind: type[ConfigT]) -> ConfigT:
+    """The trainer's own configuration out of a stage that extends it."""
+    return kind.model_validate({name: getattr(stage, name) for name in kind.model_fields})
 
 
 def stage_type(raw: dict[str, Any]) -> type[Stage] | None:
