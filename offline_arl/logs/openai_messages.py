@@ -1,0 +1,429 @@
+"""Messages and tools in the OpenAI chat form, as several log formats carry them.
+
+Every function keeps what it does not understand: unknown keys go to the message's metadata, unknown content parts
+to `metadata["other_parts"]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from offline_arl.logs.adapter import RecordRefusedError
+from offline_arl.trajectories.schema import (
+    ContentPart,
+    FilePart,
+    ImagePart,
+    Message,
+    MessageError,
+    Producer,
+    ReasoningPart,
+    Role,
+    TextPart,
+    TokenRecord,
+    ToolCall,
+    Usage,
+    tool_call,
+)
+
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+# Content parts of other providers' formats: reading them as OpenAI chat would lose calls and results.
+_FOREIGN_PARTS = frozenset({"tool_use", "tool_result", "tool_call", "tool_call_response", "functionCall"})
+_TOOL_PRODUCER = Producer("environment")
+_UNKNOWN_PRODUCER = Producer()
+
+
+def convert_messages(values: object, where: str = "messages") -> list[Message]:
+    """Convert a list of chat messages and pair tool results with their calls.
+
+    Args:
+        values: The parsed JSON value of the list.
+        where: Path of the list in the record, for error messages.
+
+    Raises:
+        RecordRefusedError: The value is not a list of chat messages; the reason names the message.
+    """
+    if not isinstance(values, list):
+        raise RecordRefusedError(f"{where}: expected a list, got {json_type(values)}")
+    if not values:
+        raise RecordRefusedError(f"{where}: there are none")
+    messages = [convert_message(value, f"{where}[{index}]") for index, value in enumerate(values)]
+    if any(needs_pairing(message) for message in messages):
+        return pair_by_order(messages)
+    return messages
+
+
+def convert_message(value: object, where: str) -> Message:
+    """Convert one chat message.
+
+    Raises:
+        RecordRefusedError: It has no known role, or its content or calls have a shape that is not of the format.
+    """
+    if not isinstance(value, dict):
+        raise RecordRefusedError(f"{where}: expected an object, got {json_type(value)}")
+    fields: dict[str, Any] = dict(value)
+    logged_role = fields.pop("role", None)
+    role = _ROLES.get(logged_role) if isinstance(logged_role, str) else None
+    if role is None:
+        raise RecordRefusedError(f"{where}.role: expected one of {', '.join(_ROLES)}, got {logged_role!r}")
+    metadata = fields.pop("metadata", None)
+    metadata = dict(metadata) if isinstance(metadata, dict) else {} if metadata is None else {"metadata": metadata}
+
+    parts: list[ContentPart] = []
+    content = fields.pop("content", None)
+    if content is not None:
+        parts = _content(content, role, metadata, f"{where}.content")
+    parts = [*_reasoning(fields), *parts]
+    refusal = fields.pop("refusal", None)
+    if isinstance(refusal, str):
+        metadata["refusal"] = refusal
+        if content is None:
+            parts.append(TextPart(refusal))
+
+    calls: list[ToolCall] = []
+    logged_calls = fields.pop("tool_calls", None)
+    if logged_calls:
+        calls = _tool_calls(logged_calls, metadata, f"{where}.tool_calls")
+    legacy_call = fields.pop("function_call", None)
+    if legacy_call is not None:
+        calls.append(_call_of(legacy_call, None, f"{where}.function_call"))
+        metadata["legacy_function_call"] = True
+    if logged_role == "function":
+        metadata["legacy_function_role"] = True
+
+    call_id, name = _string(fields.pop("tool_call_id", None)), _string(fields.pop("name", None))
+    if not fields:
+        # The shape of nearly all messages; the rare fields below cost as much as all of the above.
+        return Message(
+            role=role,
+            content=parts if parts or content is not None else None,
+            tool_calls=calls,
+            tool_call_id=call_id,
+            name=name,
+            producer=_TOOL_PRODUCER if role == "tool" else _UNKNOWN_PRODUCER,
+            metadata=metadata,
+        )
+    message = Message(
+        role=role,
+        content=parts if parts or content is not None else None,
+        tool_calls=calls,
+        tool_call_id=call_id,
+        name=name,
+        error=_error(fields),
+        producer=_producer(fields, role),
+        tokens=_tokens(fields, f"{where}.tokens"),
+        timestamp=_timestamp(fields),
+        usage=_usage(fields, metadata),
+        trainable=_trainable(fields),
+        metadata=metadata,
+    )
+    for key, extra in fields.items():
+        metadata.setdefault(key, extra)
+    return message
+
+
+def json_type(value: object) -> str:
+    """The JSON name of a value's type.
+
+    >>> json_type({}), json_type([]), json_type(True), json_type(None), json_type(1.5)
+    ('an object', 'a list', 'a boolean', 'null', 'a number')
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    names: dict[type, str] = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number"}
+    return names.get(type(value), type(value).__name__)
+
+
+def _string(value: object) -> str | None:
+    return value if isinstance(value, str) else None if value is None else str(value)
+
+
+def _content(content: object, role: Role, metadata: dict[str, Any], where: str) -> list[ContentPart]:
+    if isinstance(content, str):
+        return [TextPart(content)]
+    if isinstance(content, list):
+        parts: list[ContentPart] = []
+        others: list[dict[str, Any]] = []
+        for index, value in enumerate(content):
+            part = _part(value, f"{where}[{index}]")
+            if part is None:
+                others.append({"index": index, "part": value})
+            else:
+                parts.append(part)
+        if others:
+            metadata["other_parts"] = others
+        return parts
+    if role == "tool":
+        # Some agents log the tool's result as the object it was; the model saw its JSON.
+        metadata["content_was_json"] = True
+        return [TextPart(msgspec.json.encode(content).decode())]
+    raise RecordRefusedError(f"{where}: expected a string, a list or null, got {json_type(content)}")
+
+
+def _part(value: object, where: str) -> ContentPart | None:
+    """One content part, or None where the type is unknown and has to be kept as it is."""
+    if isinstance(value, str):
+        return TextPart(value)
+    if not isinstance(value, dict):
+        raise RecordRefusedError(f"{where}: expected an object or a string, got {json_type(value)}")
+    kind = value.get("type")
+    if kind in _FOREIGN_PARTS:
+        raise RecordRefusedError(f"{where}: content part {kind!r} is not of the OpenAI chat format")
+    if kind in ("text", "input_text", "output_text") and isinstance(value.get("text"), str):
+        return TextPart(value["text"])
+    if kind == "refusal" and isinstance(value.get("refusal"), str):
+        return TextPart(value["refusal"])
+    if kind in ("reasoning", "thinking"):
+        text = value.get("text", value.get("thinking"))
+        if isinstance(text, str):
+            return ReasoningPart(text, _string(value.get("signature")))
+    if kind in ("image_url", "input_image"):
+        image = value.get("image_url")
+        uri = image.get("url") if isinstance(image, dict) else image
+        detail = image.get("detail") if isinstance(image, dict) else value.get("detail")
+        if isinstance(uri, str):
+            return ImagePart(uri, _string(detail))
+    if kind == "file" and isinstance(file := value.get("file"), dict):
+        uri = file.get("file_id") or file.get("file_data") or file.get("filename")
+        if isinstance(uri, str) and len(file) == 1:
+            return FilePart(uri)
+    if kind == "input_audio" and isinstance(audio := value.get("input_audio"), dict):
+        media_type = f"audio/{audio.get('format', 'wav')}"
+        return FilePart(f"data:{media_type};base64,{audio.get('data', '')}", media_type)
+    return None
+
+
+def _reasoning(fields: dict[str, Any]) -> list[ContentPart]:
+    """The reasoning that third-party servers put beside the content; two spellings of one text count once."""
+    texts: list[str] = []
+    for key in ("reasoning_content", "reasoning"):
+        value = fields.get(key)
+        if value is None:
+            fields.pop(key, None)
+        elif isinstance(value, str):
+            del fields[key]
+            if value and value not in texts:
+                texts.append(value)
+    return [ReasoningPart(text) for text in texts]
+
+
+def _tool_calls(values: object, metadata: dict[str, Any], where: str) -> list[ToolCall]:
+    if not isinstance(values, list):
+        raise RecordRefusedError(f"{where}: expected a list, got {json_type(values)}")
+    calls = []
+    extras: dict[str, dict[str, Any]] = {}
+    for index, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise RecordRefusedError(f"{where}[{index}]: expected an object, got {json_type(value)}")
+        inner = value.get("function")
+        if isinstance(inner, dict):
+            calls.append(_call_of(inner, value.get("id"), f"{where}[{index}].function"))
+            known = {"id", "type", "function"}
+        elif isinstance(custom := value.get("custom"), dict):
+            # A custom tool takes free text; there is no JSON to parse.
+            raw = _string(custom.get("input")) or ""
+            problem = "a custom tool takes free text, not JSON"
+            calls.append(
+                ToolCall(_name(custom, f"{where}[{index}].custom"), raw, None, _string(value.get("id")), problem)
+            )
+            known = {"id", "type", "custom"}
+        else:
+            calls.append(_call_of(value, value.get("id"), f"{where}[{index}]"))
+            known = {"id", "type", "name", "arguments"}
+        extra = {key: item for key, item in value.items() if key not in known}
+        if value.get("type", "function") != "function":
+            extra["type"] = value["type"]
+        if extra:
+            extras[str(index)] = extra
+    if extras:
+        metadata["tool_call_extras"] = extras
+    return calls
+
+
+def _call_of(value: object, call_id: object, where: str) -> ToolCall:
+    if not isinstance(value, dict):
+        raise RecordRefusedError(f"{where}: expected an object, got {json_type(value)}")
+    arguments = value.get("arguments")
+    if arguments is None:
+        arguments = ""
+    elif not isinstance(arguments, (str, dict)):
+        arguments = msgspec.json.encode(arguments).decode()
+    return tool_call(_name(value, where), arguments, id=_string(call_id))
+
+
+def _name(value: dict[str, Any], where: str) -> str:
+    name = value.get("name")
+    if not isinstance(name, str):
+        raise RecordRefusedError(f"{where}.name: expected a string, got {json_type(name)}")
+    return name
+
+
+def needs_pairing(message: Message) -> bool:
+    """Whether a call or a tool result has no id."""
+    if message.role == "tool":
+        return message.tool_call_id is None
+    return any(call.id is None for call in message.tool_calls)
+
+
+def pair_by_order(messages: Sequence[Message]) -> list[Message]:
+    """Give ids to calls that have none, and pair tool results that name no call with the open calls.
+
+    A result goes to the first open call of its name, or, where it has no name or none fits, to the first open
+    call. Made-up ids are `call_<message index>_<number>`.
+    """
+    paired = []
+    open_calls: list[ToolCall] = []
+    for index, message in enumerate(messages):
+        if message.tool_calls:
+            calls = [
+                call if call.id is not None else msgspec.structs.replace(call, id=f"call_{index}_{number}")
+                for number, call in enumerate(message.tool_calls)
+            ]
+            open_calls.extend(calls)
+            message = msgspec.structs.replace(message, tool_calls=calls)
+        elif message.role == "tool":
+            answered = _answered_call(message, open_calls)
+            if answered is not None:
+                open_calls.remove(answered)
+                if message.tool_call_id is None:
+                    message = msgspec.structs.replace(message, tool_call_id=answered.id)
+        paired.append(message)
+    return paired
+
+
+def _answered_call(message: Message, open_calls: list[ToolCall]) -> ToolCall | None:
+    if message.tool_call_id is not None:
+        return next((call for call in open_calls if call.id == message.tool_call_id), None)
+    named = [call for call in open_calls if call.name == message.name]
+    return next(iter(named or open_calls), None)
+
+
+def _error(fields: dict[str, Any]) -> MessageError | None:
+    error = fields.get("error")
+    if isinstance(error, str):
+        del fields["error"]
+        return MessageError("error", error) if error else None
+    if isinstance(error, dict) and error.keys() <= {"type", "text", "message"}:
+        del fields["error"]
+        return MessageError(
+            _string(error.get("type")) or "error", _string(error.get("text", error.get("message"))) or ""
+        )
+    if fields.get("is_error") is True:
+        del fields["is_error"]
+        return MessageError("error")
+    return None
+
+
+def _producer(fields: dict[str, Any], role: Role) -> Producer:
+    producer = fields.get("producer")
+    if isinstance(producer, str):
+        producer = {"kind": producer}
+    if isinstance(producer, dict):
+        try:
+            converted = msgspec.convert(producer, Producer)
+        except msgspec.ValidationError:
+            pass
+        else:
+            del fields["producer"]
+            return converted
+    return _TOOL_PRODUCER if role == "tool" else _UNKNOWN_PRODUCER
+
+
+def _tokens(fields: dict[str, Any], where: str) -> TokenRecord | None:
+    tokens = fields.pop("tokens", None)
+    if tokens is None:
+        return None
+    try:
+        return msgspec.convert(tokens, TokenRecord)
+    except msgspec.ValidationError as error:
+        raise RecordRefusedError(f"{where}: {error}") from error
+
+
+def _timestamp(fields: dict[str, Any]) -> str | None:
+    return _string(fields.pop("timestamp", None))
+
+
+def _usage(fields: dict[str, Any], metadata: dict[str, Any]) -> Usage | None:
+    usage = fields.pop("usage", None)
+    if not isinstance(usage, dict):
+        if usage is not None:
+            metadata["usage"] = usage
+        return None
+    rest = dict(usage)
+    counts = [rest.pop("input_tokens", None), rest.pop("output_tokens", None)]
+    for position, key in enumerate(("prompt_tokens", "completion_tokens")):
+        value = rest.pop(key, None)
+        counts[position] = value if counts[position] is None else counts[position]
+    cost = rest.pop("cost", None)
+    numbers = [*counts, cost]
+    if any(isinstance(number, bool) or not isinstance(number, (int, float, type(None))) for number in numbers):
+        metadata["usage"] = usage
+        return None
+    if rest:
+        metadata["usage"] = rest
+    input_tokens, output_tokens = (None if count is None else int(count) for count in counts)
+    return Usage(input_tokens, output_tokens, None if cost is None else float(cost))
+
+
+def _trainable(fields: dict[str, Any]) -> bool | None:
+    """`trainable`, or OpenAI's fine-tuning `weight` of 0 or 1; another weight is kept in the metadata too."""
+    trainable = fields.get("trainable")
+    if isinstance(trainable, bool):
+        del fields["trainable"]
+        return trainable
+    weight = fields.get("weight")
+    if isinstance(weight, (int, float)) and not isinstance(weight, bool):
+        if weight in (0, 1):
+            del fields["weight"]
+        return weight > 0
+    return None
+
+
+@lru_cache(maxsize=1024)
+def normalize_tools(raw: bytes) -> str | None:
+    """The JSON text of a tool list in OpenAI form from what a record has under `tools` or `functions`.
+
+    Accepts the list, the list as a JSON string, bare functions (`[{"name": ..., "parameters": ...}]`) and null
+    (None: not logged). Cached by the raw bytes: most records of a log repeat one list.
+
+    Raises:
+        RecordRefusedError: It is none of these.
+    """
+    value = msgspec.json.decode(raw)
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value) if value.strip() else None
+        except msgspec.DecodeError as error:
+            raise RecordRefusedError(f"tools: the string is not JSON: {error}") from error
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise RecordRefusedError(f"tools: expected a list, got {json_type(value)}")
+    return msgspec.json.encode([_tool(tool, index) for index, tool in enumerate(value)]).decode()
+
+
+def _tool(value: object, index: int) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise RecordRefusedError(f"tools[{index}]: expected an object, got {json_type(value)}")
+    tool: dict[str, Any] = value
+    custom = value.get("custom")
+    if "function" not in value and isinstance(value.get("name"), str):
+        tool = {"type": "function", "function": {key: item for key, item in value.items() if key != "type"}}
+    elif "function" not in value and isinstance(custom, dict):
+        tool = {**value, "function": {"name": custom.get("name")}}
+    inner = tool.get("function")
+    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
+        raise RecordRefusedError(f"tools[{index}]: has no function name")
+    return tool

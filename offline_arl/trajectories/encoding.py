@@ -1,0 +1,306 @@
+"""Trajectories as rows of Parquet and back, without loss.
+
+Scalars are columns. Messages, contexts and metadata are one JSON string each: a table schema inferred from
+tools, arguments or metadata would merge the keys of different tools. System prompts and tool lists, which most
+trajectories share, leave the row: their text goes to a blob named by its SHA-256, and `blob_refs` says where it
+belongs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+import polars as pl
+
+from offline_arl.errors import DataError
+from offline_arl.trajectories.schema import (
+    Branch,
+    Context,
+    Message,
+    Outcome,
+    Source,
+    TextPart,
+    Trajectory,
+)
+from offline_arl.trajectories.step_table import StepRow, step_rows
+from offline_arl.trajectories.validate import errors_of
+
+SCALAR_COLUMNS: dict[str, pl.DataType] = {
+    "trajectory_id": pl.String(),
+    "task_id": pl.String(),
+    "group_id": pl.String(),
+    "episode_id": pl.String(),
+    "parent_trajectory_id": pl.String(),
+    "branch_trajectory_id": pl.String(),
+    "branch_message_index": pl.Int64(),
+    "task_type": pl.String(),
+    "agent": pl.String(),
+    "model": pl.String(),
+    "started_at": pl.String(),
+    "ended_at": pl.String(),
+    "terminated": pl.Boolean(),
+    "truncated": pl.Boolean(),
+    "stop_reason": pl.String(),
+    "status": pl.String(),
+    "success": pl.Boolean(),
+    "score": pl.Float64(),
+    "scorer": pl.String(),
+    "source_format": pl.String(),
+    "source_file": pl.String(),
+    "source_record": pl.Int64(),
+    "source_sha256": pl.String(),
+    "schema_version": pl.String(),
+    "n_messages": pl.Int64(),
+    "n_steps": pl.Int64(),
+    "n_tool_calls": pl.Int64(),
+    "n_invalid_calls": pl.Int64(),
+    "n_invalid_actions": pl.Int64(),
+}
+CONTENT_COLUMNS: dict[str, pl.DataType] = {
+    "messages": pl.String(),
+    "contexts": pl.String(),
+    "metadata": pl.String(),
+    "outcome_components": pl.String(),
+    "blob_refs": pl.String(),
+}
+KEY_COLUMNS: dict[str, pl.DataType] = {"record_key": pl.Binary(), "content_key": pl.Binary()}
+TRAJECTORY_COLUMNS = {**SCALAR_COLUMNS, **CONTENT_COLUMNS, **KEY_COLUMNS}
+STEP_COLUMNS: dict[str, pl.DataType] = {
+    "trajectory_id": pl.String(),
+    "step": pl.Int64(),
+    "message_index": pl.Int64(),
+    "n_tool_calls": pl.Int64(),
+    "tool_names": pl.List(pl.String()),
+    "n_invalid_calls": pl.Int64(),
+    "invalid_action": pl.Boolean(),
+    "problem": pl.String(),
+    "characters": pl.Int64(),
+    "reasoning_characters": pl.Int64(),
+    "has_text": pl.Boolean(),
+    "n_tokens": pl.Int64(),
+    "reward": pl.Float64(),
+    "is_last": pl.Boolean(),
+}
+BLOB_COLUMNS: dict[str, pl.DataType] = {"blob_id": pl.String(), "kind": pl.String(), "text": pl.String()}
+
+
+class EncodedTrajectory(NamedTuple):
+    """A trajectory as the values of its row, ready to be written; cheap to send between processes."""
+
+    trajectory_id: str
+    values: tuple[Any, ...]  # in the order of SCALAR_COLUMNS and CONTENT_COLUMNS
+    steps: list[StepRow]
+    blobs: dict[str, tuple[str, str]]  # blob_id to (kind, text)
+    content_key: bytes  # 16 bytes, equal for records that copy one another
+    size: int  # bytes of JSON
+
+    def renamed(self, trajectory_id: str) -> EncodedTrajectory:
+        """The same trajectory under another id."""
+        steps = [row._replace(trajectory_id=trajectory_id) for row in self.steps]
+        return self._replace(trajectory_id=trajectory_id, values=(trajectory_id, *self.values[1:]), steps=steps)
+
+
+class _BlobRefs(msgspec.Struct, omit_defaults=True):
+    """Where blobs belong: (message index, part index, blob id) and (context index, blob id)."""
+
+    text: list[tuple[int, int, str]] = []
+    tools: list[tuple[int, str]] = []
+
+
+_encoder = msgspec.json.Encoder()
+_messages_decoder = msgspec.json.Decoder(list[Message])
+_contexts_decoder = msgspec.json.Decoder(list[Context])
+_refs_decoder = msgspec.json.Decoder(_BlobRefs)
+_metadata_decoder = msgspec.json.Decoder(dict[str, Any])
+_components_decoder = msgspec.json.Decoder(dict[str, float])
+
+
+@lru_cache(maxsize=4096)
+def blob_id(text: str) -> str:
+    """The content address of a text: the SHA-256 of its UTF-8 form, hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def encode_trajectory(trajectory: Trajectory) -> EncodedTrajectory:
+    """Check a trajectory and turn it into the values of its row.
+
+    Raises:
+        DataError: The trajectory breaks a promise of the schema (see `validate.errors_of`), or holds a value that
+            JSON cannot carry without loss.
+    """
+    problems = errors_of(trajectory)
+    if problems:
+        raise DataError(f"trajectory {trajectory.trajectory_id!r}: {problems[0]}")
+    refs, blobs = _BlobRefs(), dict[str, tuple[str, str]]()
+    messages = _without_system_texts(trajectory.messages, refs, blobs)
+    contexts = _without_tools(trajectory.contexts, refs, blobs)
+    try:
+        content = (
+            _encoder.encode(messages),
+            _encoder.encode(contexts),
+            _encoder.encode(trajectory.metadata),
+            _encoder.encode(trajectory.outcome.components),
+            _encoder.encode(refs),
+        )
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise DataError(f"trajectory {trajectory.trajectory_id!r}: cannot be stored as JSON: {error}") from error
+    steps = step_rows(trajectory)
+    key = hashlib.blake2b(digest_size=16)
+    # The task is part of the content: "hello" answered by "hi" in two tasks is not one record copied.
+    for piece in (_encoder.encode(trajectory.task_id), content[0], content[1], content[4]):
+        key.update(len(piece).to_bytes(8, "little"))
+        key.update(piece)
+    return EncodedTrajectory(
+        trajectory.trajectory_id,
+        (*_scalars(trajectory, steps), *content),
+        steps,
+        blobs,
+        key.digest(),
+        sum(map(len, content)),
+    )
+
+
+def _scalars(trajectory: Trajectory, steps: list[StepRow]) -> tuple[Any, ...]:
+    branch, outcome, source = trajectory.branch, trajectory.outcome, trajectory.source
+    return (
+        trajectory.trajectory_id,
+        trajectory.task_id,
+        trajectory.group_id,
+        trajectory.episode_id,
+        trajectory.parent_trajectory_id,
+        None if branch is None else branch.trajectory_id,
+        None if branch is None else branch.message_index,
+        trajectory.task_type,
+        trajectory.agent,
+        trajectory.model,
+        trajectory.started_at,
+        trajectory.ended_at,
+        trajectory.terminated,
+        trajectory.truncated,
+        trajectory.stop_reason,
+        outcome.status,
+        outcome.success,
+        outcome.score,
+        outcome.scorer,
+        source.format,
+        source.file,
+        source.record,
+        source.sha256,
+        trajectory.schema_version,
+        len(trajectory.messages),
+        len(steps),
+        sum(row.n_tool_calls for row in steps),
+        sum(row.n_invalid_calls for row in steps),
+        sum(row.invalid_action for row in steps),
+    )
+
+
+def _without_system_texts(
+    messages: list[Message], refs: _BlobRefs, blobs: dict[str, tuple[str, str]]
+) -> Sequence[Message]:
+    replaced: dict[int, Message] = {}
+    for index, message in enumerate(messages):
+        if message.role not in ("system", "developer") or not message.content:
+            continue
+        parts = list(message.content)
+        for number, part in enumerate(parts):
+            if isinstance(part, TextPart) and part.text:
+                name = blob_id(part.text)
+                blobs[name] = ("system", part.text)
+                refs.text.append((index, number, name))
+                parts[number] = TextPart("")
+        replaced[index] = msgspec.structs.replace(message, content=parts)
+    if not replaced:
+        return messages
+    return [replaced.get(index, message) for index, message in enumerate(messages)]
+
+
+def _without_tools(contexts: list[Context], refs: _BlobRefs, blobs: dict[str, tuple[str, str]]) -> Sequence[Context]:
+    stored = []
+    for index, context in enumerate(contexts):
+        if context.tools is not None:
+            name = blob_id(context.tools)
+            blobs.setdefault(name, ("tools", context.tools))
+            refs.tools.append((index, name))
+            context = msgspec.structs.replace(context, tools=None)
+        stored.append(context)
+    return stored
+
+
+def decode_trajectory(row: Mapping[str, Any], blobs: Mapping[str, str]) -> Trajectory:
+    """Build the trajectory of one row; the exact inverse of `encode_trajectory`.
+
+    Args:
+        row: Values of SCALAR_COLUMNS and CONTENT_COLUMNS by name.
+        blobs: Text of each blob that the row refers to, by blob id.
+
+    Raises:
+        DataError: A blob is missing or a JSON column does not decode (the part file is damaged).
+    """
+    try:
+        return _decode(row, blobs)
+    except (KeyError, IndexError, msgspec.DecodeError) as error:
+        raise DataError(
+            f"trajectory {row['trajectory_id']!r}: the stored row is damaged ({error}); "
+            "check the store with Store.verify() and ingest the source again"
+        ) from error
+
+
+def _decode(row: Mapping[str, Any], blobs: Mapping[str, str]) -> Trajectory:
+    messages = _messages_decoder.decode(row["messages"])
+    contexts = _contexts_decoder.decode(row["contexts"])
+    refs = _refs_decoder.decode(row["blob_refs"])
+    for index, number, name in refs.text:
+        parts = messages[index].content
+        if parts is None:
+            raise IndexError(f"message {index} has no part {number}")
+        parts[number] = TextPart(blobs[name])
+    for index, name in refs.tools:
+        contexts[index] = msgspec.structs.replace(contexts[index], tools=blobs[name])
+    branch = None
+    if row["branch_trajectory_id"] is not None:
+        branch = Branch(row["branch_trajectory_id"], row["branch_message_index"])
+    return Trajectory(
+        trajectory_id=row["trajectory_id"],
+        messages=messages,
+        source=Source(row["source_format"], row["source_file"], row["source_record"], row["source_sha256"]),
+        task_id=row["task_id"],
+        group_id=row["group_id"],
+        episode_id=row["episode_id"],
+        parent_trajectory_id=row["parent_trajectory_id"],
+        branch=branch,
+        task_type=row["task_type"],
+        agent=row["agent"],
+        model=row["model"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        contexts=contexts,
+        terminated=row["terminated"],
+        truncated=row["truncated"],
+        stop_reason=row["stop_reason"],
+        outcome=Outcome(
+            status=row["status"],
+            success=row["success"],
+            score=row["score"],
+            components=_components_decoder.decode(row["outcome_components"]),
+            scorer=row["scorer"],
+        ),
+        metadata=_metadata_decoder.decode(row["metadata"]),
+        schema_version=row["schema_version"],
+    )
+
+
+def table(rows: Sequence[Sequence[Any]], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """A frame of `rows` (values in the order of `columns`); JSON text may come as UTF-8 bytes."""
+    data = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
+    series = []
+    for (name, dtype), values in zip(columns.items(), data, strict=True):
+        if name in CONTENT_COLUMNS:
+            series.append(pl.Series(name, values, dtype=pl.Binary()).cast(pl.String()))
+        else:
+            series.append(pl.Series(name, values, dtype=dtype))
+    return pl.DataFrame(series)

@@ -1,0 +1,267 @@
+"""The trajectory store: a folder of immutable Parquet parts that a manifest lists.
+
+    manifest.json      schema version, counts, configuration, every file with its SHA-256
+    trajectories/      one row a trajectory: scalars, and messages, contexts and metadata as JSON
+    steps/             the derived step table
+    blobs/             system prompts and tool lists of the part of the same number, content-addressed
+    side_tables/       what changes: duplicates, splits, rewards, scores; keyed by trajectory_id
+    quarantine/        refused records, raw, with the reason (JSON Lines)
+    index.sqlite       what makes writing idempotent; rebuilt from the parts when lost
+    lock               held by the one writer
+
+Each part carries the blobs it refers to, so that reading one needs no other file, and parts can be merged or
+copied alone; a shared prompt costs one copy a part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from offline_arl.errors import DataError, UsageError
+from offline_arl.trajectories import encoding, files
+from offline_arl.trajectories.files import FileEntry, Manifest, Part
+from offline_arl.trajectories.schema import Trajectory
+from offline_arl.trajectories.writer import DUPLICATES, RefusedRecord, StoreWriter, write_parquet
+
+MAX_PART_BYTES = 32 * 2**20
+MAX_PART_TRAJECTORIES = 20_000
+SPLITS = "splits"
+
+# Side tables whose one column `Store.trajectories` shows.
+_JOINED: Mapping[str, str] = {DUPLICATES: "duplicate_of", SPLITS: "split"}
+_SIDE_TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_QUARANTINE_COLUMNS: dict[str, pl.DataType] = {
+    "file": pl.String(),
+    "record": pl.Int64(),
+    "line": pl.Int64(),
+    "format": pl.String(),
+    "reason": pl.String(),
+    "raw": pl.String(),
+    "raw_base64": pl.String(),
+}
+
+
+def open_store(path: str | Path) -> Store:
+    """Open an existing trajectory store.
+
+    >>> import offline_arl
+    >>> store = offline_arl.open_store("runs/quickstart/store")  # doctest: +SKIP
+    >>> store.trajectories.group_by("task_type").agg(pl.col("success").mean()).collect()  # doctest: +SKIP
+
+    Raises:
+        DataError: There is no store at `path`, or this version cannot read it.
+    """
+    return Store(path)
+
+
+class Store:
+    """A trajectory store. Reading needs no lock and always sees the last commit."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        files.read_manifest(self.path)
+
+    @classmethod
+    def create(
+        cls, path: str | Path, *, configuration: Mapping[str, Any] | None = None, exist_ok: bool = False
+    ) -> Store:
+        """Make an empty store.
+
+        Args:
+            path: Folder of the store; made with its parents. It must be empty or missing.
+            configuration: Kept in the manifest as it is.
+            exist_ok: Open the store that is there instead of failing.
+
+        Raises:
+            UsageError: There is a store already, or the folder holds something else.
+        """
+        root = Path(path)
+        if (root / files.MANIFEST).exists():
+            if exist_ok:
+                return cls(root)
+            raise UsageError(f"{root}: there is a store already; open it, or choose another folder")
+        if root.exists() and not root.is_dir():
+            raise UsageError(f"{root}: is a file; choose a folder for the store")
+        if root.exists() and any(name.name != files.LOCK and name.name[:5] != ".tmp-" for name in root.iterdir()):
+            raise UsageError(f"{root}: the folder is not empty and is not a store; choose another folder")
+        root.mkdir(parents=True, exist_ok=True)
+        files.write_manifest(root, Manifest(configuration=dict(configuration or {})))
+        return cls(root)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the last commit."""
+        return files.read_manifest(self.path)
+
+    def __len__(self) -> int:
+        return self.manifest.counts.trajectories
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r})"
+
+    @property
+    def trajectories(self) -> pl.LazyFrame:
+        """One row a trajectory, scalars only (`encoding.SCALAR_COLUMNS`), with `duplicate_of` and `split`.
+
+        The last two are null where no side table says otherwise.
+        """
+        manifest = self.manifest
+        return self._scan_trajectories(manifest, manifest.parts, content=False)
+
+    @property
+    def steps(self) -> pl.LazyFrame:
+        """The step table: one row a step, scalars only (`encoding.STEP_COLUMNS`)."""
+        entries = [part.steps for part in self.manifest.parts]
+        return self._scan(entries, encoding.STEP_COLUMNS)
+
+    @property
+    def quarantined(self) -> pl.LazyFrame:
+        """One row a refused record: file, record, line, format, reason, raw, raw_base64."""
+        rows: list[RefusedRecord] = []
+        for part in self.manifest.parts:
+            if part.quarantine is not None:
+                with (self.path / part.quarantine.path).open("rb") as stream:
+                    rows.extend(msgspec.json.decode(line, type=RefusedRecord) for line in stream)
+        values = [tuple(getattr(row, name) for name in _QUARANTINE_COLUMNS) for row in rows]
+        return pl.DataFrame(values, schema=_QUARANTINE_COLUMNS, orient="row").lazy()
+
+    def iter_trajectories(self, where: pl.Expr | None = None) -> Iterator[Trajectory]:
+        """Yield trajectories in the order in which they were written, one part in memory at a time.
+
+        Args:
+            where: Condition on the columns of `Store.trajectories`, for example
+                `(pl.col("success")) & (pl.col("split") == "train")`; see also `select`.
+        """
+        manifest = self.manifest
+        for part in manifest.parts:
+            if part.trajectories is not None:
+                yield from self._read_part(manifest, part, where)
+
+    def get(self, trajectory_id: str) -> Trajectory:
+        """The trajectory with this id.
+
+        Raises:
+            DataError: There is none.
+        """
+        for trajectory in self.iter_trajectories(pl.col("trajectory_id") == trajectory_id):
+            return trajectory
+        raise DataError(f"{self.path}: no trajectory {trajectory_id!r}; ids are in Store.trajectories")
+
+    def writer(
+        self, *, max_part_bytes: int = MAX_PART_BYTES, max_part_trajectories: int = MAX_PART_TRAJECTORIES
+    ) -> StoreWriter:
+        """A writer, to be used in a `with` block; there is one at a time (see `StoreWriter`).
+
+        Args:
+            max_part_bytes: JSON bytes at which a part is committed; bounds the memory of writers and readers.
+            max_part_trajectories: Trajectories at which a part is committed.
+
+        Entering the block raises UsageError where another writer is at work.
+        """
+        return StoreWriter(self.path, max_part_bytes=max_part_bytes, max_part_trajectories=max_part_trajectories)
+
+    def write_side_table(self, name: str, frame: pl.DataFrame) -> None:
+        """Write or replace a side table, atomically.
+
+        Args:
+            name: Lowercase letters, digits and underscores.
+            frame: Any columns, with a non-null `trajectory_id` among them. The table `splits` has a column
+                `split` and one row a trajectory at most; `duplicates` is kept by the writer.
+
+        Raises:
+            UsageError: The name or the columns do not fit, or another writer is at work.
+        """
+        if _SIDE_TABLE_NAME.fullmatch(name) is None:
+            raise UsageError(f"side table {name!r}: use lowercase letters, digits and underscores")
+        if name == DUPLICATES:
+            raise UsageError(f"side table {name!r}: is kept by the writer; choose another name")
+        if frame.schema.get("trajectory_id") != pl.String():
+            raise UsageError(f"side table {name!r}: needs a string column trajectory_id")
+        if frame["trajectory_id"].null_count():
+            raise UsageError(f"side table {name!r}: trajectory_id is null in some rows")
+        if name in _JOINED:
+            if frame.schema.get(_JOINED[name]) != pl.String():
+                raise UsageError(f"side table {name!r}: needs a string column {_JOINED[name]}")
+            if frame["trajectory_id"].is_duplicated().any():
+                raise UsageError(f"side table {name!r}: a trajectory_id occurs twice")
+        with files.writer_lock(self.path):
+            manifest = self.manifest
+            number = manifest.next_number
+            entry = write_parquet(self.path, f"side_tables/{name}/{number:06}.parquet", frame)
+            # The replaced file stays until the next writer starts: readers may be at work on it.
+            files.write_manifest(
+                self.path,
+                msgspec.structs.replace(
+                    manifest, next_number=number + 1, side_tables={**manifest.side_tables, name: [entry]}
+                ),
+            )
+
+    def side_table(self, name: str) -> pl.LazyFrame:
+        """A side table.
+
+        Raises:
+            DataError: There is none of this name.
+        """
+        tables = self.manifest.side_tables
+        if name not in tables:
+            known = ", ".join(sorted(tables)) or "none"
+            raise DataError(f"{self.path}: no side table {name!r}; there are: {known}")
+        return pl.scan_parquet([self.path / entry.path for entry in tables[name]])
+
+    @property
+    def side_tables(self) -> list[str]:
+        """Names of the side tables."""
+        return sorted(self.manifest.side_tables)
+
+    def verify(self) -> list[str]:
+        """Compare every file with the manifest; returns one line for each that is missing or was changed."""
+        found = []
+        for entry in self.manifest.files():
+            path = self.path / entry.path
+            if not path.is_file():
+                found.append(f"{path}: missing")
+                continue
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            if digest != entry.sha256:
+                found.append(f"{path}: changed since it was written (SHA-256 {digest[:12]}, not {entry.sha256[:12]})")
+        return found
+
+    def _scan(self, entries: Sequence[FileEntry | None], columns: Mapping[str, pl.DataType]) -> pl.LazyFrame:
+        paths = [self.path / entry.path for entry in entries if entry is not None]
+        if not paths:
+            return pl.LazyFrame(schema=dict(columns))
+        return pl.scan_parquet(paths)
+
+    def _scan_trajectories(self, manifest: Manifest, parts: Sequence[Part], *, content: bool) -> pl.LazyFrame:
+        frame = self._scan([part.trajectories for part in parts], encoding.TRAJECTORY_COLUMNS)
+        shown = [*encoding.SCALAR_COLUMNS, *(encoding.CONTENT_COLUMNS if content else ())]
+        frame = frame.select(shown)
+        for name, column in _JOINED.items():
+            entries = manifest.side_tables.get(name)
+            if entries is None:
+                frame = frame.with_columns(pl.lit(None, dtype=pl.String()).alias(column))
+            else:
+                side = pl.scan_parquet([self.path / entry.path for entry in entries])
+                side = side.select("trajectory_id", column)
+                frame = frame.join(side, on="trajectory_id", how="left", maintain_order="left")
+        return frame
+
+    def _read_part(self, manifest: Manifest, part: Part, where: pl.Expr | None) -> Iterator[Trajectory]:
+        frame = self._scan_trajectories(manifest, [part], content=True)
+        if where is not None:
+            frame = frame.filter(where)
+        rows = frame.collect()
+        if rows.is_empty() or part.blobs is None:
+            return
+        texts = pl.read_parquet(self.path / part.blobs.path, columns=["blob_id", "text"])
+        blobs = dict(texts.select("blob_id", "text").iter_rows())
+        for row in rows.iter_rows(named=True):
+            yield encoding.decode_trajectory(row, blobs)
