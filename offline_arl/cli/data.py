@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from offline_arl.cli.options import Json, Store, example
 from offline_arl.cli.output import Output, print_error, table
-from offline_arl.errors import OfflineArlError
+from offline_arl.errors import DataError, OfflineArlError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from offline_arl.workflows.ingest import IngestReport
 
 
 def register(app: typer.Typer) -> None:
@@ -27,34 +29,47 @@ def ingest(
     log_format: Annotated[str, typer.Option("--format", help="Name of the log format, or auto.")] = "auto",
     engine: Annotated[Literal["local"], typer.Option(help="Where the work is done.")] = "local",
     workers: Annotated[int, typer.Option(help="Processes that read in parallel.", min=1)] = 1,
-    redact: Annotated[bool, typer.Option("--redact", help="Replace secrets and personal data.")] = False,
     json: Json = False,
 ) -> None:
     """Read agent logs into a trajectory store; what is there already is not added again.
 
     Exits with 0 when something was ingested or all was there already, 1 when every record was refused.
     """
+    del engine  # one engine so far; the option belongs to the stable interface
+    from offline_arl.workflows.ingest import IngestReport
     from offline_arl.workflows.ingest import ingest as run_ingest
 
-    del engine  # one engine so far; the option is part of the stable interface
+    report = IngestReport(0, 0, 0, 0, 0, {}, 0.0, 0.0, 0)
     try:
         with Output(as_json=json) as out, out.progress() as progress:
-            report = run_ingest(sources, store, format=log_format, workers=workers, redact=redact, progress=progress)
-            result = report.as_dict()
-            out.finish(result, lambda console: _draw_counts(console, result, store))
+            report = run_ingest(
+                sources,
+                store,
+                format=log_format,
+                workers=workers,
+                progress=lambda done, total: progress("megabytes", done, total),
+            )
+            if report.all_refused:
+                raise DataError(f"every record was refused; the first: {report.reasons[0]}")
+            finished = report
+            out.finish(report.to_json(), lambda console: _draw_report(console, finished, store))
     except OfflineArlError as error:
-        print_error(str(error), as_json=json, details=_NO_COUNTS)
+        print_error(str(error), as_json=json, details=report.to_json())
         raise typer.Exit(error.exit_code) from error
 
 
-_NO_COUNTS: dict[str, Any] = {}
-
-
-def _draw_counts(console: Console, result: dict[str, Any], store: Path) -> None:
-    rows = [[name.replace("_", " "), str(value)] for name, value in result.items() if not isinstance(value, dict)]
-    rows += [[f"format {name}", str(value)] for name, value in result["by_format"].items()]
-    table(console, ["what", "count"], rows)
+def _draw_report(console: Console, report: IngestReport, store: Path) -> None:
+    counts = report.to_json()
+    formats = counts.pop("by_format")
+    rows = [[name.replace("_", " "), _number(value)] for name, value in counts.items()]
+    table(console, ["ingested", ""], rows + [[f"format {name}", str(value)] for name, value in formats.items()])
+    for reason in report.reasons:
+        console.print(f"refused: {reason}", markup=False)
     console.print(f"Look at them: offline-arl show {store}", markup=False)
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.2f}"
 
 
 def show(
@@ -68,13 +83,13 @@ def show(
     json: Json = False,
 ) -> None:
     """Look into a store: an overview, one trajectory, or the steps."""
-    from offline_arl.cli.store_view import draw_overview, draw_rows, draw_trajectory
+    from offline_arl.cli.store_view import draw_overview, draw_steps, draw_trajectory
     from offline_arl.workflows.show import one_trajectory, overview, step_table, trajectory_rows
 
     with Output(as_json=json) as out:
         if steps:
             rows = step_table(store, trajectory=trajectory, limit=limit)
-            out.finish({"store": store, "steps": rows}, lambda console: draw_rows(console, rows))
+            out.finish({"store": store, "steps": rows}, lambda console: draw_steps(console, rows))
         elif trajectory is not None:
             found = one_trajectory(store, trajectory)
             out.finish(found, lambda console: draw_trajectory(console, found))

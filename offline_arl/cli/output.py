@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from offline_arl.workflows.context import Progress
 
+_WIDTH_OF_FILES = 160  # columns where stdout is no terminal
+
 
 def print_error(message: str, *, as_json: bool, details: Mapping[str, Any] | None = None) -> None:
     """One line on stderr; under `--json` also the object on stdout."""
@@ -63,7 +65,8 @@ class Output(AbstractContextManager["Output"]):
         else:
             from rich.console import Console
 
-            self._render(Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty()))
+            width = None if sys.stdout.isatty() else _WIDTH_OF_FILES
+            self._render(Console(file=sys.stdout, highlight=False, width=width))
 
     def finish(self, result: Mapping[str, Any], render: Callable[[Console], None]) -> None:
         """Give the result: the object for `--json`, and what draws it for people."""
@@ -116,7 +119,7 @@ def table(console: Console, header: list[str], rows: list[list[str]], *, title: 
         return
     drawn = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for index, column in enumerate(header):
-        drawn.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+        drawn.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
     for row in rows:
         drawn.add_row(*row)
     console.print(drawn)

@@ -35,6 +35,12 @@ def draw_overview(console: Console, view: Mapping[str, Any], rows: Sequence[Mapp
     draw_rows(console, rows)
 
 
+def draw_steps(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The columns of the step table that fit a screen; `--json` has them all."""
+    shown = ("trajectory_id", "step", "tool_names", "invalid_action", "problem", "characters", "reward")
+    draw_rows(console, [{name: row[name] for name in shown} for row in rows])
+
+
 def draw_rows(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows of a table, in the order of their keys."""
     if rows:

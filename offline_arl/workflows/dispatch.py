@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from offline_arl import environments
-from offline_arl.errors import MissingDependencyError, UsageError
+from offline_arl.errors import DataError, MissingDependencyError, UsageError
 from offline_arl.optional import available
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import (
@@ -49,14 +49,15 @@ def check_ready(name: str, stage: Stage) -> None:
     """Find out before any work begins what a stage would stumble over later.
 
     Raises:
-        UsageError: An input file, a source, an environment or a model folder is missing.
+        DataError: An input file does not exist.
+        UsageError: No source is named, or an environment or a model is not there.
         MissingDependencyError: The stage needs packages that are not installed.
     """
     if isinstance(stage, Ingest) and stage.logs is None and stage.source is None:
         raise UsageError(f"stages.{name} has nothing to read; name your logs with --set source=FILE")
     for field, path in stage.input_files():
         if not Path(path).expanduser().exists():
-            raise UsageError(f"stages.{name}.{field}: {path} does not exist; give a log file or folder")
+            raise DataError(f"stages.{name}.{field}: {path} does not exist; give a log file or folder")
     environment = getattr(stage, "environment", None)
     if environment is not None:
         environments.load(environment)

@@ -6,10 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import polars as pl
+
 from offline_arl import environments
-from offline_arl.errors import UsageError
-from offline_arl.workflows.context import StageContext, StageOutputs
-from offline_arl.workflows.stages import GenerateLogs
+from offline_arl.errors import DataError, UsageError
+from offline_arl.evaluation.intervals import wilson_interval
+from offline_arl.trajectories.select import successful
+from offline_arl.trajectories.store import open_store
+from offline_arl.workflows.context import StageContext, StageOutputs, count
+from offline_arl.workflows.ingest import ingest
+from offline_arl.workflows.stages import GenerateLogs, Ingest
 
 
 @runtime_checkable
@@ -40,3 +46,55 @@ def generate_logs(config: GenerateLogs, context: StageContext) -> StageOutputs:
         progress=lambda done, total: context.progress("episodes", done, total),
     )
     return StageOutputs(artifacts={"logs": path.name}, notes=(f"{config.trajectories} scripted episodes",))
+
+
+def ingest_logs(config: Ingest, context: StageContext) -> StageOutputs:
+    """Read logs into a store and count what is there.
+
+    Raises:
+        DataError: There is nothing to read, or every record was refused.
+        UsageError: The format is unknown.
+    """
+    if config.logs is not None:
+        sources = [str(context.path(config.logs, "logs"))]
+    else:
+        sources = [config.source] if isinstance(config.source, str) else list(config.source or ())
+    folder = context.folder / "store"
+    report = ingest(
+        [Path(source).expanduser() for source in sources],
+        folder,
+        format=config.format,
+        workers=config.workers,
+        progress=lambda done, total: context.progress("megabytes", done, total),
+    )
+    if report.all_refused:
+        raise DataError(f"every record was refused; the first: {report.reasons[0]}")
+    if report.trajectories == 0:
+        raise DataError(f"{', '.join(sources)}: no trajectories there; give files of agent logs")
+    frame = (
+        open_store(folder)
+        .trajectories.select(
+            pl.col("task_id").drop_nulls().n_unique().alias("tasks"),
+            successful().sum().alias("successes"),
+            ((pl.col("status") == "scored") & pl.col("success").is_not_null()).sum().alias("judged"),
+        )
+        .collect()
+    )
+    tasks, successes, judged = frame.row(0)
+    metrics = {
+        "trajectories": count(report.trajectories),
+        "tasks": count(tasks),
+        "successes": count(successes),
+        "quarantined": count(report.quarantined),
+        "set_apart": count(report.set_apart),
+    }
+    if judged:
+        metrics["success/behavior"] = wilson_interval(successes, judged)
+    return StageOutputs(
+        artifacts={"store": folder.name},
+        metrics=metrics,
+        notes=(
+            f"{report.records} records, {report.records_used} used",
+            *(f"refused: {line}" for line in report.reasons),
+        ),
+    )

@@ -79,7 +79,6 @@ class Ingest(Stage):
     logs: Annotated[str | None, Ref("logs")] = None
     source: Annotated[tuple[str, ...] | str | None, InputFile()] = None
     format: str = "auto"
-    redact: bool = False
     workers: int = Field(1, ge=1)
 
     produces: ClassVar[tuple[Artifact, ...]] = ("store",)

@@ -82,7 +82,7 @@ def test_references_name_the_field_the_stage_and_the_artifact(file: Path) -> Non
     [
         ("stages.logs.trajectories=7", "logs", "trajectories", 7),
         ("stages.bc.learning_rate=2e-3", "bc", "learning_rate", 2e-3),
-        ("stages.store.redact=true", "store", "redact", True),
+        ("stages.store.format=openai_chat", "store", "format", "openai_chat"),
         ("stages.bc.algorithm=filtered_bc", "bc", "algorithm", "filtered_bc"),
         ("stages.evaluation.policies=[bc]", "evaluation", "policies", ("bc",)),
     ],
