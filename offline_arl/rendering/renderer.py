@@ -1,0 +1,287 @@
+"""`Renderer`: messages to token ids with exact action masks, and sampled token ids back to messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from offline_arl.errors import TemplateError, UsageError
+from offline_arl.rendering.conversation import Tools
+from offline_arl.rendering.engine import TemplateEngine, choose_engine
+from offline_arl.rendering.fingerprint import fingerprint
+from offline_arl.rendering.masks import Piece, chained
+from offline_arl.rendering.parser import NO_CALLS, RESPONSE_TEMPLATE, TurnParser
+from offline_arl.rendering.template import response_template
+from offline_arl.rendering.tool_calls import FORMATS
+from offline_arl.rendering.windows import windowed
+from offline_arl.trajectories.schema import Message, TokenRecord, Trajectory
+from offline_arl.trajectories.segment import Segment
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+_CACHED_TOOLS = 1024
+
+
+class Renderer:
+    """Renders trajectories for one tokenizer and chat template.
+
+    For a prefix-preserving template, `prompt` of the first messages, then alternately sampled tokens and `extend`,
+    gives the token ids that `render` gives for the whole trajectory.
+
+    Args:
+        tokenizer: Any Hugging Face tokenizer with a chat template; used as it is, never changed.
+        tool_format: How the model writes tool calls: "hermes" (also Qwen and SmolLM), "llama3_json", "mistral",
+            "response_template" (transformers' `parse_response`), "none", or "auto" to find out by rendering a call.
+        chat_template: A Jinja template to use in place of the tokenizer's.
+        training_template: Where the tokenizer's own template rewrites earlier turns (Qwen 3 drops reasoning), use
+            the variant of it that TRL ships and that does not, if there is one.
+        template_arguments: Variables for the template, for example `{"enable_thinking": False}`.
+
+    Attributes:
+        fingerprint: Names tokenizer and template; recorded token ids are used only where theirs is the same.
+        prefix_preserving: Earlier turns never change as a conversation grows. Found by rendering.
+        stop_token_ids: Tokens that end an assistant turn; a rollout stops at them. The template's own come first.
+        chat_template: The template in use. Save it with the policy: a server needs the same.
+        tool_format: The format in use.
+
+    Raises:
+        TemplateError: The template has no assistant turn that could be trained.
+        UsageError: `tool_format` is unknown.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        tool_format: str = "auto",
+        chat_template: str | None = None,
+        training_template: bool = True,
+        template_arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        known = ("auto", *FORMATS, RESPONSE_TEMPLATE, NO_CALLS)
+        if tool_format not in known:
+            raise UsageError(f"unknown tool_format {tool_format!r}; use one of: {', '.join(known)}")
+        self.tokenizer = tokenizer
+        self._engine: TemplateEngine = choose_engine(
+            tokenizer, chat_template, training=training_template, arguments=template_arguments or {}
+        )
+        self.chat_template = self._engine.template.source
+        self.prefix_preserving = self._engine.prefix_preserving
+        self.fingerprint = fingerprint(tokenizer, self._engine.template)
+        profile = self._engine.profile
+        stops = [tokenizer.convert_tokens_to_ids(stop) for stop in profile.stops]
+        if tokenizer.eos_token_id is not None:
+            stops.append(tokenizer.eos_token_id)
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stops))
+        found = getattr(tokenizer, "response_template", None)
+        if tool_format == "auto":
+            # The parsers here keep raw arguments and malformed calls, which a response template cannot.
+            found = found or (None if profile.call_format else response_template(self.chat_template))
+            tool_format = profile.call_format or (RESPONSE_TEMPLATE if found else NO_CALLS)
+            if tool_format == NO_CALLS:
+                logger.warning("the chat template's form of tool calls is unknown; calls are read as text")
+        elif tool_format == RESPONSE_TEMPLATE and found is None:
+            found = response_template(self.chat_template)
+            if found is None:
+                raise UsageError("the tokenizer has no response_template; use tool_format='auto'")
+        self.tool_format = tool_format
+        self._parser = TurnParser(
+            tokenizer,
+            call_format=tool_format,
+            stop_token_ids=self.stop_token_ids,
+            generation_prompt=profile.generation_prompt,
+            response_template=found,
+        )
+        self._tools: dict[str | bytes, Tools] = {}
+
+    def render(self, trajectory: Trajectory, max_tokens: int | None = None) -> list[Segment]:
+        """Token ids and action masks of a trajectory.
+
+        Trained are the policy's own messages whose `trainable` is not False. Messages whose recorded token ids have
+        this renderer's fingerprint keep them; all others are rendered. Each trained step lies in exactly one
+        segment; a segment ends with its last action token. Where the template rewrites earlier turns, or the tools
+        in force change, a new segment begins. A step is numbered as in `Trajectory.step_indices`.
+
+        Args:
+            trajectory: What to render.
+            max_tokens: Upper bound on the length of a segment; longer trajectories become several segments.
+
+        Returns:
+            The segments, in order; empty where nothing is trained.
+
+        Raises:
+            TemplateError: The template refuses the messages; the error names the trajectory.
+        """
+        messages = trajectory.messages
+        numbers = {index: step for step, index in enumerate(trajectory.step_indices())}
+        steps = [index for index in numbers if messages[index].trainable is not False]
+        if not steps:
+            return []
+        tools = {index: self._tools_at(trajectory, index) for index in steps}
+
+        def part(shown: Sequence[int], trained: Sequence[int]) -> list[Segment]:
+            return self._render(trajectory.trajectory_id, messages, numbers, tools, shown, trained)
+
+        try:
+            segments = part(range(steps[-1] + 1), steps)
+            if max_tokens is not None and any(len(segment) > max_tokens for segment in segments):
+                return windowed(part, messages, steps, segments, max_tokens)
+        except TemplateError as error:
+            raise TemplateError(f"trajectory {trajectory.trajectory_id}: {error}") from error
+        return segments
+
+    def prompt(self, messages: Sequence[Message], tools: Tools) -> list[int]:
+        """Token ids of the messages and the generation prompt for the next assistant message.
+
+        Raises:
+            TemplateError: The template refuses the messages.
+        """
+        conversation = self._engine.builder.build(messages)
+        text = conversation.text(self._guarded_tools(tools), generation_prompt=True)
+        assistants = [index for index, message in enumerate(messages) if message.role == "assistant"]
+        pieces = self._engine.finder.scan(text, assistants) or [Piece(text, -1)]
+        return [token for ids in self._encode(pieces, messages) for token in ids]
+
+    def extend(self, token_ids: Sequence[int], new_messages: Sequence[Message], tools: Tools) -> list[int]:
+        """Token ids of the next prompt: `token_ids` as they are, the new messages, the next generation prompt.
+
+        Args:
+            token_ids: A prompt and the completion sampled after it. Where the completion has no stop token (it was
+                cut for length), the stop token is added.
+            new_messages: What the environment answered.
+            tools: The tools in force. No prefix-preserving template repeats them, so they change nothing.
+
+        Raises:
+            TemplateError: The template is not prefix-preserving: its next prompt does not begin with `token_ids`;
+                use `prompt` instead.
+        """
+        if not self.prefix_preserving:
+            raise TemplateError(
+                "the chat template rewrites earlier turns, so a conversation cannot be extended token by token; "
+                "render each prompt anew with Renderer.prompt, or use a template for training (chat_template=)"
+            )
+        text = self._engine.extension(new_messages)
+        if not token_ids or token_ids[-1] not in self.stop_token_ids:
+            text = self._engine.profile.stops[0] + text
+        (added,) = self._engine.encoder.encode([text], continued=True)
+        return [*token_ids, *added]
+
+    def parse(self, token_ids: Sequence[int], tools: Tools = None) -> Message:
+        """The assistant message that a completion spells; never raises.
+
+        A call that cannot be read becomes a `ToolCall` with `parse_error` that keeps the raw text. The text outside
+        calls is the content.
+
+        Args:
+            token_ids: The sampled tokens, with or without the stop token.
+            tools: The tools in force; only used to type arguments in the format "response_template".
+        """
+        return self._parser.parse(token_ids, tools)
+
+    def _render(
+        self,
+        trajectory_id: str,
+        messages: Sequence[Message],
+        numbers: Mapping[int, int],
+        tools: Mapping[int, Tools],
+        shown: Sequence[int],
+        trained: Sequence[int],
+    ) -> list[Segment]:
+        """Segments of the messages `shown`, with actions at the messages `trained` (both indices of `messages`)."""
+        conversation = self._engine.builder.build([messages[index] for index in shown])
+        position = {index: place for place, index in enumerate(shown)}
+        places = [position[index] for index in trained]
+        tools_here = [tools[index] for index in trained]
+        groups: list[list[Piece]] = []
+        if self.prefix_preserving and all(other is tools_here[0] for other in tools_here):
+            text = conversation.text(tools_here[0], upto=places[-1] + 1, generation_prompt=False)
+            assistants = [place for place in range(places[-1] + 1) if messages[shown[place]].role == "assistant"]
+            pieces = self._engine.finder.scan(text, assistants)
+            groups = [] if pieces is None else [pieces[:-1]]
+        if not groups:
+            groups = chained(conversation, self._engine.finder, places, tools_here)
+        actions = {place: numbers[index] for place, index in zip(places, trained, strict=True)}
+        shown_messages = [messages[index] for index in shown]
+        return [self._segment(trajectory_id, group, shown_messages, actions) for group in groups]
+
+    def _segment(
+        self, trajectory_id: str, pieces: Sequence[Piece], messages: Sequence[Message], actions: Mapping[int, int]
+    ) -> Segment:
+        encoded = self._encode(pieces, messages)
+        length = sum(map(len, encoded))
+        step_index = np.full(length, -1, dtype=np.int32)
+        logprobs = np.full(length, np.nan, dtype=np.float32)
+        rendered, start = False, 0
+        for piece, ids in zip(pieces, encoded, strict=True):
+            if piece.message in actions:
+                span = slice(start, start + len(ids))
+                step_index[span] = actions[piece.message]
+                record = self._own_tokens(messages[piece.message])
+                rendered |= record is None
+                if record is not None and record.logprobs is not None and len(record.logprobs) == len(ids):
+                    logprobs[span] = record.logprobs
+            start += len(ids)
+        return Segment(
+            trajectory_id=trajectory_id,
+            token_ids=np.fromiter((token for ids in encoded for token in ids), dtype=np.int32, count=length),
+            action_mask=step_index >= 0,
+            step_index=step_index,
+            fingerprint=self.fingerprint,
+            logprobs=None if np.isnan(logprobs).all() else logprobs,
+            rendered=rendered,
+        )
+
+    def _encode(self, pieces: Sequence[Piece], messages: Sequence[Message]) -> list[list[int]]:
+        """Token ids of each piece; recorded ones for actions that have them."""
+        engine = self._engine
+        recorded: dict[int, list[int]] = {}
+        texts: list[str] = []
+        owners: list[int] = []
+        missing_stop = ""
+        for number, piece in enumerate(pieces):
+            record = self._own_tokens(messages[piece.message]) if piece.message >= 0 else None
+            if record is not None:
+                recorded[number] = record.token_ids
+                missing_stop = "" if record.token_ids[-1] in self.stop_token_ids else engine.profile.stops[0]
+                continue
+            text, missing_stop = missing_stop + piece.text, ""
+            parts = [text] if piece.message >= 0 else engine.finder.split(text)
+            texts += parts
+            owners += [number] * len(parts)
+        result: list[list[int]] = [recorded.get(number, []) for number in range(len(pieces))]
+        for number, ids in zip(owners, engine.encoder.encode(texts, continued=False), strict=True):
+            result[number] = result[number] + ids if result[number] else ids
+        return result
+
+    def _own_tokens(self, message: Message) -> TokenRecord | None:
+        record = message.tokens
+        return record if record is not None and record.fingerprint == self.fingerprint and record.token_ids else None
+
+    def _tools_at(self, trajectory: Trajectory, index: int) -> Tools:
+        """The guarded tools in force at a message; the same object for the same tools."""
+        text = trajectory.context_at(index).tools
+        if text is None:
+            return None
+        if text not in self._tools:
+            self._remember(text, msgspec.json.decode(text))
+        return self._tools[text]
+
+    def _guarded_tools(self, tools: Tools) -> Tools:
+        if not tools:
+            return None
+        key = msgspec.json.encode(tools)
+        if key not in self._tools:
+            self._remember(key, tools)
+        return self._tools[key]
+
+    def _remember(self, key: str | bytes, tools: Tools) -> None:
+        if len(self._tools) >= _CACHED_TOOLS:
+            self._tools.clear()
+        self._tools[key] = self._engine.controls.guard_json(tools)
