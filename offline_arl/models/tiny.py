@@ -22,7 +22,7 @@ CALL_TOKENS = ("<tool_call>", "</tool_call>")
 
 # JSON joints come first so that a call costs few tokens; a run of letters and spaces may merge into one token.
 _PIECES = (
-    r'\{"name": "|", "arguments": \{"|": "|": |", "|, "|"\}\}|"\}|\{"|\}\}|[0-9]|[A-Za-z_\' ]+|[^A-Za-z0-9_\' \{\}",:]+|.'
+    r'\{"name": "|", "arguments": \{"|": "|": |", "|, "|"\}\}|"\}|\{"|\}\}|[0-9]{1,2}|[A-Za-z_\' ]+|[^A-Za-z0-9_\' \{\}",:]+|.'
 )
 
 CHAT_TEMPLATE = """\
