@@ -29,6 +29,8 @@ _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="offline-arl",
     no_args_is_help=True,
@@ -77,8 +79,7 @@ def run(arguments: Sequence[str]) -> int:
         print_error(f"{error.format_message()} (see --help)", as_json=as_json)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        print_error("interrupted", as_json=as_json)
-        return 130
+        code = INTERRUPTED
     except BrokenPipeError:
         # The reader (head, less) has gone; let Python's own flush at exit find nothing to complain about.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -87,6 +88,8 @@ def run(arguments: Sequence[str]) -> int:
         traceback.print_exc()
         print_error(f"unexpected {type(error).__name__}: {error}", as_json=as_json)
         return 1
+    if code == INTERRUPTED:  # typer's translation of Ctrl-C
+        print_error("interrupted", as_json=as_json)
     return code if isinstance(code, int) else 0
 
 

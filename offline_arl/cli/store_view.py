@@ -63,7 +63,9 @@ def draw_trajectory(console: Console, trajectory: Mapping[str, Any]) -> None:
         title = Text(f"[{index}] {role}", style=f"bold {_ROLE_STYLES[role]}")
         step = step_of.get(index)
         if step is not None:
-            title.append(f"  step {step}" + ("" if rewards is None else f", reward {rewards[step]:+.3f}"), style="dim")
+            title.append(
+                f"  step {step}" + ("" if rewards is None else f", reward {rewards[step] + 0.0:+.3f}"), style="dim"
+            )
         console.print(title)
         for part in message.get("content") or ():
             shown = part.get("text") or part.get("uri") or ""

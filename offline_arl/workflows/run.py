@@ -129,6 +129,7 @@ def _execute(
 
 
 def _results(pipeline: Pipeline, records: Mapping[str, StageRecord]) -> dict[str, Any]:
+    """The content of `results.json`. Where two stages report a metric of the same name, the later one's counts."""
     metrics: dict[str, Any] = {}
     backend = None
     for record in records.values():

@@ -48,13 +48,13 @@ def run_stage(
         OfflineArlError: What the stage raises.
     """
     given = {field: path for field, path in inputs.items() if path is not None}
+    config = {**raw, **{field: field for field in given}, **({"policies": list(policies)} if policies else {})}
+    stage = parse_stage(config, overrides, where=name)
     artifacts: dict[str, dict[Artifact, Path]] = {}
     for field, path in given.items():
         artifacts[field] = {field: _existing(path, f"--{field}")}  # type: ignore[dict-item]
     for policy, path in (policies or {}).items():
         artifacts.setdefault(policy, {})["policy"] = _existing(path, f"--policy {policy}")
-    config = {**raw, **{field: field for field in given}, **({"policies": list(policies)} if policies else {})}
-    stage = parse_stage(config, overrides, where=name)
     check_ready(name, stage)
     with new_folder(output) as work:
         return stage_function(type(stage))(stage, StageContext(name, work, seed, artifacts, progress))

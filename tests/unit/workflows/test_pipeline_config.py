@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from offline_arl.errors import UsageError
 from offline_arl.workflows.config import Pipeline, load_pipeline, parse_stage
 from offline_arl.workflows.stages import Dataset, Evaluate, Ingest, InitialPolicy, TrainCloning, TrainIQL
@@ -148,7 +149,10 @@ def test_a_wrong_setting_is_a_one_line_error_that_names_the_key(file: Path, over
         ("name: x\nstages: {A b: {kind: generate_logs}}\n", ["stage name 'A b'"]),
         ("name: x\nstages: {a: 3}\n", ["stages.a"]),
         ("name: x\ncolour: red\nstages: {a: {kind: generate_logs}}\n", ["unknown key 'colour'", "known: name"]),
-        ("name: x\nstages: {a: {kind: ingest, logs: a}}\n", ["'a' is no earlier stage that makes a logs", "there is none"]),
+        (
+            "name: x\nstages: {a: {kind: ingest, logs: a}}\n",
+            ["'a' is no earlier stage that makes a logs", "there is none"],
+        ),
     ],
 )
 def test_a_wrong_file_is_a_one_line_error_that_names_it(file: Path, text: str, words: list[str]) -> None:
