@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
@@ -43,10 +43,13 @@ class RawRecord:
         """`file:line`, or `file[position]` where records are not lines."""
         return f"{self.file}:{self.line}" if self.line is not None else f"{self.file}[{self.position}]"
 
-    @cached_property
+    @property
     def sha256(self) -> str:
-        """SHA-256 of the raw bytes, hexadecimal."""
-        return hashlib.sha256(self.raw).hexdigest()
+        """SHA-256 of the raw bytes, hexadecimal; computed once (`cached_property` of Python 3.11 takes a lock)."""
+        known: str | None = self.__dict__.get("_sha256")
+        if known is None:
+            known = self.__dict__["_sha256"] = hashlib.sha256(self.raw).hexdigest()
+        return known
 
     def source(self, format: str) -> Source:
         """The provenance of a trajectory made from this record."""

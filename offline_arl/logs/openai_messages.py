@@ -47,7 +47,7 @@ def convert_messages(values: object, where: str = "messages") -> list[Message]:
     """Convert a list of chat messages and pair tool results with their calls.
 
     Args:
-        values: The parsed JSON value of the list.
+        values: The parsed JSON value of the list; it is taken apart.
         where: Path of the list in the record, for error messages.
 
     Raises:
@@ -57,72 +57,61 @@ def convert_messages(values: object, where: str = "messages") -> list[Message]:
         raise RecordRefusedError(f"{where}: expected a list, got {json_type(values)}")
     if not values:
         raise RecordRefusedError(f"{where}: there are none")
-    messages = [convert_message(value, f"{where}[{index}]") for index, value in enumerate(values)]
-    if any(needs_pairing(message) for message in messages):
-        return pair_by_order(messages)
-    return messages
+    messages: list[Message] = []
+    try:
+        for value in values:
+            messages.append(_message(value))  # noqa: PERF401 (the error below names the index)
+    except RecordRefusedError as error:
+        raise RecordRefusedError(f"{where}[{len(messages)}]{error}") from error
+    return pair_by_order(messages) if any(map(needs_pairing, messages)) else messages
 
 
-def convert_message(value: object, where: str) -> Message:
-    """Convert one chat message.
-
-    Raises:
-        RecordRefusedError: It has no known role, or its content or calls have a shape that is not of the format.
-    """
-    if not isinstance(value, dict):
-        raise RecordRefusedError(f"{where}: expected an object, got {json_type(value)}")
-    fields: dict[str, Any] = dict(value)
+def _message(fields: object) -> Message:
+    """Convert one chat message, taking `fields` apart; the reason of a refusal starts with a path below it."""
+    if not isinstance(fields, dict):
+        raise RecordRefusedError(f": expected an object, got {json_type(fields)}")
     logged_role = fields.pop("role", None)
     role = _ROLES.get(logged_role) if isinstance(logged_role, str) else None
     if role is None:
-        raise RecordRefusedError(f"{where}.role: expected one of {', '.join(_ROLES)}, got {logged_role!r}")
-    metadata = fields.pop("metadata", None)
-    metadata = dict(metadata) if isinstance(metadata, dict) else {} if metadata is None else {"metadata": metadata}
-
-    parts: list[ContentPart] = []
+        raise RecordRefusedError(f".role: expected one of {', '.join(_ROLES)}, got {logged_role!r}")
+    producer = _TOOL_PRODUCER if role == "tool" else _UNKNOWN_PRODUCER
     content = fields.pop("content", None)
-    if content is not None:
-        parts = _content(content, role, metadata, f"{where}.content")
-    parts = [*_reasoning(fields), *parts]
+    if isinstance(content, str) and not fields:
+        return Message(role, [TextPart(content)], producer=producer)
+
+    metadata: dict[str, Any] = {}
+    logged_metadata = fields.pop("metadata", None)
+    if isinstance(logged_metadata, dict):
+        metadata = logged_metadata
+    elif logged_metadata is not None:
+        metadata["metadata"] = logged_metadata
+    parts = None if content is None else _content(content, role, metadata)
+    calls = _tool_calls(fields.pop("tool_calls", None), metadata)
+    call_id, name = _string(fields.pop("tool_call_id", None)), _string(fields.pop("name", None))
+    if logged_role == "function":
+        metadata["legacy_function_role"] = True
+    if not fields:
+        return Message(role, parts, calls, call_id, name, producer=producer, metadata=metadata)
+
+    legacy_call = fields.pop("function_call", None)
+    if legacy_call is not None:
+        calls.append(_call_of(legacy_call, None, ".function_call"))
+        metadata["legacy_function_call"] = True
     refusal = fields.pop("refusal", None)
     if isinstance(refusal, str):
         metadata["refusal"] = refusal
-        if content is None:
-            parts.append(TextPart(refusal))
-
-    calls: list[ToolCall] = []
-    logged_calls = fields.pop("tool_calls", None)
-    if logged_calls:
-        calls = _tool_calls(logged_calls, metadata, f"{where}.tool_calls")
-    legacy_call = fields.pop("function_call", None)
-    if legacy_call is not None:
-        calls.append(_call_of(legacy_call, None, f"{where}.function_call"))
-        metadata["legacy_function_call"] = True
-    if logged_role == "function":
-        metadata["legacy_function_role"] = True
-
-    call_id, name = _string(fields.pop("tool_call_id", None)), _string(fields.pop("name", None))
-    if not fields:
-        # The shape of nearly all messages; the rare fields below cost as much as all of the above.
-        return Message(
-            role=role,
-            content=parts if parts or content is not None else None,
-            tool_calls=calls,
-            tool_call_id=call_id,
-            name=name,
-            producer=_TOOL_PRODUCER if role == "tool" else _UNKNOWN_PRODUCER,
-            metadata=metadata,
-        )
+        parts = [TextPart(refusal)] if parts is None else parts
+    reasoning = _reasoning(fields)
     message = Message(
         role=role,
-        content=parts if parts or content is not None else None,
+        content=[*reasoning, *(parts or ())] if reasoning else parts,
         tool_calls=calls,
         tool_call_id=call_id,
         name=name,
         error=_error(fields),
-        producer=_producer(fields, role),
-        tokens=_tokens(fields, f"{where}.tokens"),
-        timestamp=_timestamp(fields),
+        producer=_producer(fields) or producer,
+        tokens=_tokens(fields),
+        timestamp=_string(fields.pop("timestamp", None)),
         usage=_usage(fields, metadata),
         trainable=_trainable(fields),
         metadata=metadata,
@@ -150,14 +139,14 @@ def _string(value: object) -> str | None:
     return value if isinstance(value, str) else None if value is None else str(value)
 
 
-def _content(content: object, role: Role, metadata: dict[str, Any], where: str) -> list[ContentPart]:
+def _content(content: object, role: Role, metadata: dict[str, Any]) -> list[ContentPart]:
     if isinstance(content, str):
         return [TextPart(content)]
     if isinstance(content, list):
         parts: list[ContentPart] = []
         others: list[dict[str, Any]] = []
         for index, value in enumerate(content):
-            part = _part(value, f"{where}[{index}]")
+            part = _part(value, index)
             if part is None:
                 others.append({"index": index, "part": value})
             else:
@@ -169,18 +158,18 @@ def _content(content: object, role: Role, metadata: dict[str, Any], where: str) 
         # Some agents log the tool's result as the object it was; the model saw its JSON.
         metadata["content_was_json"] = True
         return [TextPart(msgspec.json.encode(content).decode())]
-    raise RecordRefusedError(f"{where}: expected a string, a list or null, got {json_type(content)}")
+    raise RecordRefusedError(f".content: expected a string, a list or null, got {json_type(content)}")
 
 
-def _part(value: object, where: str) -> ContentPart | None:
+def _part(value: object, index: int) -> ContentPart | None:
     """One content part, or None where the type is unknown and has to be kept as it is."""
     if isinstance(value, str):
         return TextPart(value)
     if not isinstance(value, dict):
-        raise RecordRefusedError(f"{where}: expected an object or a string, got {json_type(value)}")
+        raise RecordRefusedError(f".content[{index}]: expected an object or a string, got {json_type(value)}")
     kind = value.get("type")
     if kind in _FOREIGN_PARTS:
-        raise RecordRefusedError(f"{where}: content part {kind!r} is not of the OpenAI chat format")
+        raise RecordRefusedError(f".content[{index}]: part {kind!r} is not of the OpenAI chat format")
     if kind in ("text", "input_text", "output_text") and isinstance(value.get("text"), str):
         return TextPart(value["text"])
     if kind == "refusal" and isinstance(value.get("refusal"), str):
@@ -219,37 +208,44 @@ def _reasoning(fields: dict[str, Any]) -> list[ContentPart]:
     return [ReasoningPart(text) for text in texts]
 
 
-def _tool_calls(values: object, metadata: dict[str, Any], where: str) -> list[ToolCall]:
+def _tool_calls(values: object, metadata: dict[str, Any]) -> list[ToolCall]:
+    if values is None:
+        return []
     if not isinstance(values, list):
-        raise RecordRefusedError(f"{where}: expected a list, got {json_type(values)}")
+        raise RecordRefusedError(f".tool_calls: expected a list, got {json_type(values)}")
     calls = []
     extras: dict[str, dict[str, Any]] = {}
     for index, value in enumerate(values):
-        if not isinstance(value, dict):
-            raise RecordRefusedError(f"{where}[{index}]: expected an object, got {json_type(value)}")
-        inner = value.get("function")
-        if isinstance(inner, dict):
-            calls.append(_call_of(inner, value.get("id"), f"{where}[{index}].function"))
-            known = {"id", "type", "function"}
-        elif isinstance(custom := value.get("custom"), dict):
-            # A custom tool takes free text; there is no JSON to parse.
-            raw = _string(custom.get("input")) or ""
-            problem = "a custom tool takes free text, not JSON"
-            calls.append(
-                ToolCall(_name(custom, f"{where}[{index}].custom"), raw, None, _string(value.get("id")), problem)
-            )
-            known = {"id", "type", "custom"}
-        else:
-            calls.append(_call_of(value, value.get("id"), f"{where}[{index}]"))
-            known = {"id", "type", "name", "arguments"}
-        extra = {key: item for key, item in value.items() if key not in known}
-        if value.get("type", "function") != "function":
-            extra["type"] = value["type"]
+        try:
+            call, extra = _tool_call(value)
+        except RecordRefusedError as error:
+            raise RecordRefusedError(f".tool_calls[{index}]{error}") from error
+        calls.append(call)
         if extra:
             extras[str(index)] = extra
     if extras:
         metadata["tool_call_extras"] = extras
     return calls
+
+
+def _tool_call(value: object) -> tuple[ToolCall, dict[str, Any]]:
+    """One entry of `tool_calls`, nested as OpenAI has it or flat, and the keys that have no place in it."""
+    if not isinstance(value, dict):
+        raise RecordRefusedError(f": expected an object, got {json_type(value)}")
+    call_id = value.pop("id", None)
+    kind = value.get("type")
+    if kind is None or kind == "function":
+        value.pop("type", None)
+    if isinstance(value.get("function"), dict):
+        return _call_of(value.pop("function"), call_id, ".function"), value
+    if isinstance(custom := value.get("custom"), dict):
+        # A custom tool takes free text, so there is no JSON to parse.
+        del value["custom"]
+        problem = "a custom tool takes free text, not JSON"
+        raw = _string(custom.get("input")) or ""
+        return ToolCall(_name(custom, ".custom"), raw, None, _string(call_id), problem), value
+    call = _call_of(value, call_id, "")
+    return call, {key: item for key, item in value.items() if key not in ("name", "arguments")}
 
 
 def _call_of(value: object, call_id: object, where: str) -> ToolCall:
@@ -326,7 +322,7 @@ def _error(fields: dict[str, Any]) -> MessageError | None:
     return None
 
 
-def _producer(fields: dict[str, Any], role: Role) -> Producer:
+def _producer(fields: dict[str, Any]) -> Producer | None:
     producer = fields.get("producer")
     if isinstance(producer, str):
         producer = {"kind": producer}
@@ -338,21 +334,17 @@ def _producer(fields: dict[str, Any], role: Role) -> Producer:
         else:
             del fields["producer"]
             return converted
-    return _TOOL_PRODUCER if role == "tool" else _UNKNOWN_PRODUCER
+    return None
 
 
-def _tokens(fields: dict[str, Any], where: str) -> TokenRecord | None:
+def _tokens(fields: dict[str, Any]) -> TokenRecord | None:
     tokens = fields.pop("tokens", None)
     if tokens is None:
         return None
     try:
         return msgspec.convert(tokens, TokenRecord)
     except msgspec.ValidationError as error:
-        raise RecordRefusedError(f"{where}: {error}") from error
-
-
-def _timestamp(fields: dict[str, Any]) -> str | None:
-    return _string(fields.pop("timestamp", None))
+        raise RecordRefusedError(f".tokens: {error}") from error
 
 
 def _usage(fields: dict[str, Any], metadata: dict[str, Any]) -> Usage | None:

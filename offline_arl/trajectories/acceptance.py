@@ -21,7 +21,7 @@ Predicate = Callable[[Any], bool]
 
 _ANNOTATIONS = frozenset({"title", "description", "default", "examples", "deprecated", "format"})
 _OBJECT_KEYWORDS = _ANNOTATIONS | {"type", "properties", "required", "additionalProperties"}
-_VALUE_KEYWORDS = _ANNOTATIONS | {"type", "enum", "items"}
+_VALUE_KEYWORDS = _ANNOTATIONS | {"type", "enum", "items", "minLength"}
 _CLASSES: Mapping[str, type] = {"string": str, "integer": int, "boolean": bool, "number": float, "null": type(None)}
 
 
@@ -98,7 +98,7 @@ def _value_predicate(schema: object) -> Predicate | None:
     if not isinstance(schema, dict) or not schema.keys() <= _VALUE_KEYWORDS:
         return None
     kind = schema.get("type")
-    if kind == "array" and "enum" not in schema:
+    if kind == "array" and not schema.keys() & {"enum", "minLength"}:
         element = _value_predicate(schema.get("items", True))
         if element is None:
             return None
@@ -106,6 +106,11 @@ def _value_predicate(schema: object) -> Predicate | None:
     if not isinstance(kind, str) or kind not in _CLASSES or "items" in schema:
         return None
     classes = (int, float) if kind == "number" else (_CLASSES[kind],)
+    shortest = schema.get("minLength")
+    if shortest is not None:
+        if kind != "string" or "enum" in schema or type(shortest) is not int:
+            return None
+        return lambda value: type(value) is str and len(value) >= shortest
     if "enum" not in schema:
         return lambda value: type(value) in classes
     options = schema["enum"]

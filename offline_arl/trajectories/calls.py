@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 import jsonschema
 import msgspec
 from jsonschema.protocols import Validator
+from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from offline_arl.trajectories.schema import ToolCall
 
@@ -25,12 +27,15 @@ class CallProblem(NamedTuple):
 @lru_cache(maxsize=1024)
 def _validator(schema_json: bytes) -> Validator | None:
     schema = msgspec.json.decode(schema_json)
+    if not isinstance(schema.get("$schema", ""), str):
+        return None
     validator_class = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
         validator_class.check_schema(schema)
     except jsonschema.SchemaError:
         return None
-    validator: Validator = validator_class(schema)
+    # An empty registry: by default, jsonschema would fetch what a logged schema refers to from the network.
+    validator: Validator = validator_class(schema, registry=Registry())
     return validator
 
 
@@ -41,7 +46,7 @@ def call_problem(call: ToolCall, tools: Sequence[dict[str, Any]] | None) -> Call
         call: The call, with its raw and parsed arguments.
         tools: The tools in force, in OpenAI form; None where the log has none (then only JSON is checked).
 
-    A tool whose own parameter schema is not valid JSON Schema accepts any object.
+    A tool whose own parameter schema is not valid JSON Schema, or refers to what is not in it, accepts any object.
     """
     if call.parse_error is not None or call.arguments is None:
         return CallProblem("invalid_json", call.parse_error or "arguments are missing")
@@ -60,7 +65,11 @@ def call_problem(call: ToolCall, tools: Sequence[dict[str, Any]] | None) -> Call
     validator = _validator(msgspec.json.encode(schema))
     if validator is None:
         return None
-    for error in validator.iter_errors(call.arguments):
-        where = "/".join(str(part) for part in error.absolute_path)
-        return CallProblem("invalid_arguments", f"{where}: {error.message}" if where else error.message)
-    return None
+    try:
+        error = next(iter(validator.iter_errors(call.arguments)), None)
+    except (Unresolvable, RecursionError):
+        return None
+    if error is None:
+        return None
+    where = "/".join(str(part) for part in error.absolute_path)
+    return CallProblem("invalid_arguments", f"{where}: {error.message}" if where else error.message)

@@ -166,6 +166,11 @@ def encode_trajectory(trajectory: Trajectory) -> EncodedTrajectory:
 
 def _scalars(trajectory: Trajectory, steps: list[StepRow]) -> tuple[Any, ...]:
     branch, outcome, source = trajectory.branch, trajectory.outcome, trajectory.source
+    calls = invalid_calls = invalid_actions = 0
+    for row in steps:
+        calls += row.n_tool_calls
+        invalid_calls += row.n_invalid_calls
+        invalid_actions += row.invalid_action
     return (
         trajectory.trajectory_id,
         trajectory.task_id,
@@ -193,9 +198,9 @@ def _scalars(trajectory: Trajectory, steps: list[StepRow]) -> tuple[Any, ...]:
         trajectory.schema_version,
         len(trajectory.messages),
         len(steps),
-        sum(row.n_tool_calls for row in steps),
-        sum(row.n_invalid_calls for row in steps),
-        sum(row.invalid_action for row in steps),
+        calls,
+        invalid_calls,
+        invalid_actions,
     )
 
 
@@ -301,6 +306,19 @@ def table(rows: Sequence[Sequence[Any]], columns: Mapping[str, pl.DataType]) -> 
     for (name, dtype), values in zip(columns.items(), data, strict=True):
         if name in CONTENT_COLUMNS:
             series.append(pl.Series(name, values, dtype=pl.Binary()).cast(pl.String()))
+        elif isinstance(dtype, pl.List):
+            series.append(_list_series(name, values))
         else:
             series.append(pl.Series(name, values, dtype=dtype))
     return pl.DataFrame(series)
+
+
+def _list_series(name: str, values: Sequence[Sequence[str]]) -> pl.Series:
+    """Lists of strings; polars itself builds a series for each list, which is many times slower."""
+    positions = [row for row, value in enumerate(values) for _ in value]
+    items = [item for value in values for item in value]
+    flat = pl.DataFrame({"row": positions, name: items}, schema={"row": pl.Int64(), name: pl.String()})
+    lists = flat.group_by("row", maintain_order=True).agg(name)
+    rows = pl.DataFrame({"row": range(len(values))}, schema={"row": pl.Int64()})
+    joined = rows.join(lists, on="row", how="left", maintain_order="left")
+    return joined[name].fill_null(pl.Series([[]], dtype=pl.List(pl.String())))

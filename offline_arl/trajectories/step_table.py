@@ -82,7 +82,7 @@ def step_rows(trajectory: Trajectory) -> list[StepRow]:
                 len(problems),
                 marked or bool(problems),
                 problems[0].kind if problems else "marked" if marked else None,
-                text_characters + sum(len(call.arguments_raw) for call in calls),
+                text_characters + sum([len(call.arguments_raw) for call in calls]),
                 reasoning_characters,
                 has_text,
                 None if message.tokens is None else len(message.tokens.token_ids),

@@ -37,6 +37,8 @@ def problems_of(trajectory: Trajectory) -> list[Problem]:
     without a result, no message of the policy.
     """
     found = [*_structural_problems(trajectory), *_pairing_problems(trajectory.messages)]
+    if not trajectory.step_indices():
+        found.append(Problem("warning", "messages", "no message was made by the policy under study"))
     return sorted(found, key=lambda problem: problem.severity)
 
 
@@ -58,15 +60,11 @@ def _record_problems(trajectory: Trajectory) -> list[Problem]:
         found.append(_error("trajectory_id", "is empty"))
     if not trajectory.messages:
         found.append(_error("messages", "there are none"))
-    elif not trajectory.step_indices():
-        found.append(Problem("warning", "messages", "no message was made by the policy under study"))
     if trajectory.terminated and trajectory.truncated:
         found.append(_error("terminated", "a trajectory cannot be both terminated and truncated"))
-    outcome = trajectory.outcome
-    numbers = {"outcome.score": outcome.score, **{f"outcome.components.{k}": v for k, v in outcome.components.items()}}
-    for where, number in numbers.items():
+    for name, number in (("score", trajectory.outcome.score), *trajectory.outcome.components.items()):
         if number is not None and not math.isfinite(number):
-            found.append(_error(where, f"{number} is not a finite number"))
+            found.append(_error(f"outcome, {name}", f"{number} is not a finite number"))
     branch = trajectory.branch
     if branch is not None and not 0 <= branch.message_index <= len(trajectory.messages):
         found.append(_error("branch.message_index", f"{branch.message_index} is outside of the messages"))

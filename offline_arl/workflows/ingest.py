@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -9,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -146,12 +147,13 @@ def ingest(
     tally = _Tally()
     total = sum(file.path.stat().st_size for file in found.logs)
     with ExitStack() as stack:
+        stack.enter_context(_no_cycle_collection())
         writer = stack.enter_context(store.writer())
         pool = None
         if workers > 1:
             # Not fork: polars runs threads, and a forked child could wait for their locks forever.
             context = multiprocessing.get_context("spawn")
-            pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
+            pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=context, initializer=gc.disable))
         chunks = _chunks(found.logs, adapter, writer, tally)
         done = 0
         for chunk, converted in _convert(chunks, pool, in_flight=2 * workers):
@@ -167,6 +169,18 @@ def ingest(
     if progress is not None:
         progress(total / 1e6, total / 1e6)
     return tally.report(time.perf_counter() - started, total / 1e6)
+
+
+@contextmanager
+def _no_cycle_collection() -> Iterator[None]:
+    """Records hold no reference cycles; looking for some among millions of them costs a fifth of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True)
