@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from offline_arl.environments.protocol import EnvironmentFamily, Task
 from offline_arl.errors import UsageError
 from offline_arl.rollouts.episode import Episode
-from offline_arl.rollouts.play import EnvironmentFactory, Rollout, RolloutRenderer, Settings
+from offline_arl.rollouts.play import EnvironmentFactory, Rollout, Settings
 from offline_arl.rollouts.sampler import Sampler, SamplingConfig
+
+if TYPE_CHECKING:
+    from offline_arl.rendering.renderer import Renderer
 
 Progress = Callable[[int, int], None]  # (episodes finished, episodes in all)
 
@@ -21,7 +25,7 @@ def collect(
     environments: EnvironmentFamily | EnvironmentFactory,
     tasks: Sequence[Task],
     sampler: Sampler,
-    renderer: RolloutRenderer,
+    renderer: Renderer,
     *,
     temperature: float,
     max_tokens_per_step: int,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,37 +18,18 @@ from offline_arl.trajectories.calls import call_problem
 from offline_arl.trajectories.schema import Context, Message, Outcome, Producer, Source, TokenRecord, Trajectory
 from offline_arl.trajectories.segment import Segment
 
+if TYPE_CHECKING:
+    from offline_arl.rendering.renderer import Renderer
+
 logger = logging.getLogger(__name__)
 
 EnvironmentFactory = Callable[[], Environment]
 
 
-class RolloutRenderer(Protocol):
-    """What rollouts need of `rendering.Renderer`."""
-
-    fingerprint: str
-    prefix_preserving: bool
-    stop_token_ids: tuple[int, ...]
-
-    def prompt(self, messages: Sequence[Message], tools: list[dict[str, object]] | None) -> list[int]:
-        """The prompt for the next assistant message."""
-        ...
-
-    def extend(
-        self, token_ids: Sequence[int], new_messages: Sequence[Message], tools: list[dict[str, object]] | None
-    ) -> list[int]:
-        """`token_ids`, which end with a completion, and the new messages and the next generation prompt."""
-        ...
-
-    def parse(self, token_ids: Sequence[int]) -> Message:
-        """The assistant message that a completion stands for; never raises."""
-        ...
-
-
 class Settings(NamedTuple):
     """What all episodes of one call share."""
 
-    renderer: RolloutRenderer
+    renderer: Renderer
     factory: EnvironmentFactory
     seed: int
     config: SamplingConfig
@@ -69,7 +50,7 @@ class Rollout:
         self.ended = False
         self._settings = settings
         self._messages: list[Message] = []
-        self._tools: list[dict[str, object]] = []
+        self._tools: list[dict[str, Any]] = []
         self._completions: list[tuple[int, Completion]] = []  # (start in the prompt's own segment, what was sampled)
         self._prompts: list[list[int]] = []  # of each step, kept where each step is a segment
         self._prompt_length = 0
@@ -139,7 +120,7 @@ class Rollout:
         self.n_steps += 1
         record = TokenRecord(completion.token_ids, renderer.fingerprint, logprobs=completion.logprobs)
         message = msgspec.structs.replace(
-            renderer.parse(completion.token_ids),
+            renderer.parse(completion.token_ids, self._tools),
             tokens=record,
             producer=Producer("model", self._settings.policy),
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import socket
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from offline_arl import optional
 from offline_arl.errors import UsageError
+from offline_arl.rollouts.isolation import kept_random_states
 from offline_arl.rollouts.sampler import Completion, SamplingConfig, check_request
 from offline_arl.rollouts.weights import with_tied_head
 
@@ -172,7 +172,6 @@ def _quiet_single_process() -> Iterator[None]:
     vLLM reads its rendezvous from the environment, seeds the global random states and, on a CPU, replaces
     `torch.set_num_threads`; all of them are put back.
     """
-    import numpy as np
     import torch
 
     settings = {
@@ -186,10 +185,9 @@ def _quiet_single_process() -> Iterator[None]:
     }
     before = {name: os.environ.get(name) for name in settings}
     set_num_threads = torch.set_num_threads
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (what vLLM seeds)
     os.environ.update(settings)
     try:
-        with warnings.catch_warnings():
+        with kept_random_states(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -199,9 +197,6 @@ def _quiet_single_process() -> Iterator[None]:
             else:
                 os.environ[name] = value
         torch.set_num_threads = set_num_threads
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
 
 
 def _free_port() -> int:
