@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from offline_arl.cli.options import EnvironmentName, Json, Out, Sampler, Seed, Settings, Store, example
+from offline_arl.cli.options import Backend, EnvironmentName, Json, Out, Seed, Settings, Store, example
 from offline_arl.cli.output import Output, table
 from offline_arl.errors import UsageError
 
@@ -107,16 +107,16 @@ def evaluate(
     output: Out,
     environment: EnvironmentName = "support_desk",
     tasks: Annotated[int, typer.Option(help="Number of tasks.", min=1)] = 300,
-    split: Annotated[str, typer.Option(help="validation or test.")] = "test",
+    split: Annotated[Literal["validation", "test"], typer.Option(help="Which tasks.")] = "test",
     store: Annotated[Path | None, typer.Option(help="Logs to compare with (the row 'behavior').")] = None,
-    sampler: Sampler = "auto",
+    backend: Backend = "auto",
     settings: Settings = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Run policies on tasks that no training saw, greedily and at temperature 1."""
     raw: dict[str, Any] = {
-        "kind": "evaluate", "environment": environment, "tasks": tasks, "split": split, "sampler": sampler,
+        "kind": "evaluate", "environment": environment, "tasks": tasks, "split": split, "backend": backend,
     }  # fmt: skip
     policies = {}
     for item in policy:
@@ -133,13 +133,13 @@ def online(
     values: Annotated[Path | None, typer.Option(help="Value heads for turn-level advantages.")] = None,
     store: Annotated[Path | None, typer.Option(help="Logs whose successes are replayed.")] = None,
     environment: EnvironmentName = "support_desk",
-    sampler: Sampler = "auto",
+    backend: Backend = "auto",
     settings: Settings = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Improve a policy by GRPO on its own rollouts in an environment."""
-    raw: dict[str, Any] = {"kind": "online", "algorithm": "grpo", "environment": environment, "sampler": sampler}
+    raw: dict[str, Any] = {"kind": "online", "algorithm": "grpo", "environment": environment, "backend": backend}
     inputs = {"policy": policy, "values": values, "store": store}
     _run_stage("grpo", raw, inputs, output, settings, seed=seed, as_json=json)
 

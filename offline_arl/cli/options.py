@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,7 +16,7 @@ Settings = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; values are YAML. Repeat for several."),
 ]
 EnvironmentName = Annotated[str, typer.Option(help="Environment to act in.")]
-Sampler = Annotated[str, typer.Option(help="What samples: auto, vllm or transformers.")]
+Backend = Annotated[Literal["auto", "vllm", "transformers"], typer.Option(help="What samples the rollouts.")]
 
 
 def example(command: str) -> str:

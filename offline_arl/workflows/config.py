@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -195,10 +195,21 @@ def _nested_model(model: type[BaseModel], part: str, path: str, key: str, where:
     """The class below a field, or None for the mapping of stages."""
     if model is Pipeline and part == "stages":
         return None
-    annotation = model.model_fields[part].annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
+    below = _model_of(model, part)
+    if below is not None:
+        return below
     raise UsageError(f"{where}: {path} has no keys of its own, so --set {key} names nothing")
+
+
+def _model_of(model: type[BaseModel], field: str) -> type[BaseModel] | None:
+    """The class of a field that holds a configuration, also one that may be None."""
+    if field not in model.model_fields:
+        return None
+    annotation = model.model_fields[field].annotation
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
 
 
 def _example(stage: Any) -> str:
@@ -254,9 +265,7 @@ def _locate(
         model = kind
         rest = rest[4 if _has_two_tags(kind) else 3 :]
     for part in rest[:-1]:
-        annotation = model.model_fields[str(part)].annotation if part in model.model_fields else None
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
+        model = _model_of(model, str(part)) or model
     return [*before, *rest], model
 
 

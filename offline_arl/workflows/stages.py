@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from offline_arl.models.config import FeatureConfig
+from offline_arl.online.config import GrpoConfig
 from offline_arl.rewards.components import RewardConfig
 from offline_arl.trainers.config import IQLConfig, WeightedBCConfig
 
@@ -152,25 +153,18 @@ class TrainIQL(WeightedBCConfig, Stage):
     produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
 
 
-class Online(Stage):
-    """GRPO on rollouts in an environment, warm-started from `policy`, which is also the KL reference."""
+class Online(GrpoConfig, Stage):
+    """GRPO on rollouts in an environment, warm-started from `policy`, which is also the KL reference.
+
+    `values` gives turn-level advantages, `store` the successful logged trajectories that are replayed.
+    """
 
     kind: Literal["online"]
     algorithm: Literal["grpo"]
     policy: Annotated[str, Ref("policy")]
     values: Annotated[str | None, Ref("values")] = None
-    store: Annotated[str | None, Ref("store")] = None  # replay: successful logged trajectories
+    store: Annotated[str | None, Ref("store")] = None
     environment: str
-    sampler: Literal["auto", "vllm", "transformers"] = "auto"
-    updates: int = Field(40, ge=1)
-    tasks_per_update: int = Field(16, ge=1)
-    group_size: int = Field(8, ge=2)
-    learning_rate: float = Field(1e-4, gt=0)
-    kl_coefficient: float = Field(0.02, ge=0)
-    temperature: float = Field(1.0, gt=0)
-    max_tokens: int = Field(64, ge=1)  # per step
-    gate_tasks: int = Field(100, ge=100)
-    gate_success: float = Field(0.3, ge=0, le=1)
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy", "store")
 
@@ -189,8 +183,8 @@ class Evaluate(Stage):
     tasks: int = Field(300, ge=1)
     greedy: bool = True
     sampled: bool = True
-    sampler: Literal["auto", "vllm", "transformers"] = "auto"
-    max_tokens: int = Field(64, ge=1)  # per step
+    backend: Literal["auto", "vllm", "transformers"] = "auto"
+    max_tokens_per_step: int = Field(64, ge=1)
 
 
 Train = Annotated[TrainCloning | TrainValues | TrainIQL, Field(discriminator="algorithm")]

@@ -180,7 +180,7 @@ def test_ingest_of_nothing_usable_exits_with_1_and_still_prints_its_counts(
         ),
         (["evaluate", "--policy", "bc", "--output", "{out}"], ["NAME=DIR"]),
         (["evaluate", "--policy", "bc={out}", "--output", "{out}"], ["--policy bc", "does not exist"]),
-        (["online", "--policy", "{out}", "--output", "{out}", "--set", "updats=1"], ["updats", "updates"]),
+        (["online", "--policy", "{out}", "--output", "{out}", "--set", "step=1"], ["'step'", "steps"]),
         (["nonsense"], ["nonsense"]),
         (["show", "x", "--colour"], ["--colour"]),
     ],

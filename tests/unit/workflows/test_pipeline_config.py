@@ -9,7 +9,7 @@ import yaml
 
 from offline_arl.errors import UsageError
 from offline_arl.workflows.config import Pipeline, load_pipeline, parse_stage
-from offline_arl.workflows.stages import Dataset, Evaluate, Ingest, InitialPolicy, TrainCloning, TrainIQL
+from offline_arl.workflows.stages import Dataset, Evaluate, Ingest, InitialPolicy, Online, TrainCloning, TrainIQL
 
 PIPELINE = """\
 name: example
@@ -98,6 +98,16 @@ def test_set_reaches_into_a_mapping_that_the_file_does_not_have(file: Path) -> N
     data = load_pipeline(file, ["stages.data.rewards.step_cost=0.5"]).stages["data"]
     assert isinstance(data, Dataset)
     assert data.rewards.step_cost == 0.5
+
+
+def test_set_reaches_into_a_configuration_that_may_be_left_out(file: Path) -> None:
+    path = changed(file, grpo={"kind": "online", "algorithm": "grpo", "policy": "bc"})
+    grpo = load_pipeline(path, ["stages.grpo.gate.minimum_success=0.5"]).stages["grpo"]
+    assert isinstance(grpo, Online)
+    assert grpo.gate is not None
+    assert grpo.gate.minimum_success == 0.5
+    with pytest.raises(UsageError, match=r"'stages\.grpo\.gate\.minimum_succes'; did you mean minimum_success"):
+        load_pipeline(path, ["stages.grpo.gate.minimum_succes=0.5"])
 
 
 def test_the_last_of_two_settings_of_a_key_wins(file: Path) -> None:

@@ -1,0 +1,94 @@
+"""Help of every command, examples that exist, and start-up without heavy imports."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ("ingest", "build", "train", "evaluate", "online", "run", "show", "doctor")
+HEAVY = ("torch", "transformers", "trl", "vllm", "datasets")
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+
+
+@pytest.fixture(scope="module")
+def helps() -> dict[str, str]:
+    """The help of every command, and of none ("")."""
+    code = (
+        "import contextlib, io, json, sys\n"
+        "from offline_arl.cli.entry import run\n"
+        "found = {}\n"
+        "for name in ['', *sys.argv[1:]]:\n"
+        "    text = io.StringIO()\n"
+        "    with contextlib.redirect_stdout(text):\n"
+        "        code = run([*([name] if name else []), '--help'])\n"
+        "    assert code == 0, name\n"
+        "    found[name] = text.getvalue()\n"
+        "print(json.dumps(found))\n"
+    )
+    found: dict[str, str] = json.loads(python(code, *COMMANDS).stdout)
+    return {name: " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split()) for name, text in found.items()}
+
+
+def test_the_help_lists_every_command_and_no_other(helps: dict[str, str]) -> None:
+    listed = helps[""].split("Commands", 1)[1]
+    assert all(f" {name} " in listed for name in COMMANDS)
+    code = "from offline_arl.cli.entry import app; print(len(app.registered_commands))"
+    assert int(python(code).stdout) == len(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_json_and_an_example_with_options_that_exist(name: str, helps: dict[str, str]) -> None:
+    text, _, example = helps[name].partition("Example:")
+    assert "--json" in text
+    words = shlex.split(example.replace("*", ""))
+    assert words[:2] == ["offline-arl", name]
+    options = [word for word in words if word.startswith("--")]
+    assert all(option in text for option in options), (options, text)
+
+
+def imported(code: str, *arguments: str) -> set[str]:
+    done = python(f"import sys\n{code}\nprint('\\n'.join(sys.modules))", *arguments)
+    return {line.split(".")[0] for line in done.stdout.splitlines()}
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    assert not imported("import offline_arl") & {*HEAVY, "polars", "pydantic", "numpy"}
+
+
+def test_help_imports_neither_torch_nor_polars_nor_pydantic() -> None:
+    loaded = imported("from offline_arl.cli.entry import run; run(['--help'])")
+    assert not loaded & {*HEAVY, "polars", "pydantic", "numpy"}
+
+
+def test_ingest_and_show_never_import_torch(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "good day"}]
+    logs = tmp_path / "logs.jsonl"
+    logs.write_text(json.dumps({"messages": messages, "success": True}) + "\n")
+    code = (
+        "from offline_arl.cli.entry import run\n"
+        "assert run(['ingest', sys.argv[1], '--store', sys.argv[2]]) == 0\n"
+        "assert run(['show', sys.argv[2]]) == 0\n"
+    )
+    loaded = imported(code, str(logs), str(tmp_path / "store"))
+    assert "polars" in loaded  # the commands did run
+    assert not loaded & set(HEAVY)
+
+
+def test_pipeline_files_are_checked_without_torch() -> None:
+    loaded = imported(
+        "from offline_arl.workflows.config import load_pipeline; load_pipeline('pipelines/quickstart.yaml')"
+    )
+    assert "pydantic" in loaded
+    assert not loaded & set(HEAVY)

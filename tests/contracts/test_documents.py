@@ -1,0 +1,57 @@
+"""Documents point at things that exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PATH = re.compile(r"`((?:offline_arl|tests|docs|pipelines|notebooks|data_schemas)/[\w./-]*)(?:::(\w+))?`")
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text()):
+        if "://" not in target:
+            assert (document.parent / target).exists(), f"{name(document)} links to {target}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_files_and_functions_that_are_named_exist(document: Path) -> None:
+    for path, member in PATH.findall(document.read_text()):
+        assert (ROOT / path).exists(), f"{name(document)} names {path}"
+        if member:
+            text = (ROOT / path).read_text()
+            assert re.search(rf"^\s*(?:def|class) {member}\b|^{member}\b", text, re.M), f"{path} has no {member}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_commands_and_options_that_are_shown_exist(document: Path) -> None:
+    """Every `offline-arl COMMAND --option` of a document is one that the command line has."""
+    shown = re.findall(r"offline-arl ([a-z]+)((?:(?!offline-arl)[^`\n]|\\\n)*)", document.read_text())
+    options = {command: set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest)) for command, rest in shown}
+    code = (
+        "import typer, sys\nfrom offline_arl.cli.entry import app\n"
+        "for name, command in typer.main.get_command(app).commands.items():\n"
+        "    print(name, *(o for p in command.params for o in (*p.opts, *p.secondary_opts)), '--help')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    known = {line.split()[0]: set(line.split()[1:]) for line in done.stdout.splitlines()}
+    for command, used in options.items():
+        assert command in known, f"{name(document)} shows offline-arl {command}"
+        assert used <= known[command], f"{name(document)}: {command} has no {used - known[command]}"
+
+
+def test_make_targets_that_are_shown_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for document in DOCUMENTS:
+        assert set(re.findall(r"`make ([a-z-]+)", document.read_text())) <= targets
