@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
         epilog=example("offline-arl evaluate --policy bc=runs/bc/policy --tasks 300 --output runs/bc-evaluation"),
     )(evaluate)
     app.command(
-        epilog=example("offline-arl online --policy runs/iql/policy --store runs/store --output runs/grpo"),
+        epilog=example("offline-arl online --policy runs/iql/policy --output runs/grpo"),
     )(online)
 
 
@@ -130,8 +130,6 @@ def evaluate(
 def online(
     policy: Annotated[Path, typer.Option(help="The warm start; it is the KL reference too.")],
     output: Out,
-    values: Annotated[Path | None, typer.Option(help="Value heads for turn-level advantages.")] = None,
-    store: Annotated[Path | None, typer.Option(help="Logs whose successes are replayed.")] = None,
     environment: EnvironmentName = "support_desk",
     backend: Backend = "auto",
     settings: Settings = None,
@@ -140,8 +138,7 @@ def online(
 ) -> None:
     """Improve a policy by GRPO on its own rollouts in an environment."""
     raw: dict[str, Any] = {"kind": "online", "algorithm": "grpo", "environment": environment, "backend": backend}
-    inputs = {"policy": policy, "values": values, "store": store}
-    _run_stage("grpo", raw, inputs, output, settings, seed=seed, as_json=json)
+    _run_stage("grpo", raw, {"policy": policy}, output, settings, seed=seed, as_json=json)
 
 
 def _run_stage(

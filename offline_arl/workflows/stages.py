@@ -156,15 +156,15 @@ class TrainIQL(WeightedBCConfig, Stage):
 class Online(GrpoConfig, Stage):
     """GRPO on rollouts in an environment, warm-started from `policy`, which is also the KL reference.
 
-    `values` gives turn-level advantages, `store` the successful logged trajectories that are replayed.
+    The episodes of training are written to a store of their own.
     """
 
     kind: Literal["online"]
     algorithm: Literal["grpo"]
     policy: Annotated[str, Ref("policy")]
-    values: Annotated[str | None, Ref("values")] = None
-    store: Annotated[str | None, Ref("store")] = None
     environment: str
+    tasks: int = Field(2000, ge=1)  # training tasks to draw from
+    validation_tasks: int = Field(100, ge=1)  # for the gate, and to choose the policy that is kept
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy", "store")
 
