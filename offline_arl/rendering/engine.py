@@ -63,14 +63,13 @@ class TemplateEngine:
         turn = Message(role="assistant", content=None if calls else [TextPart("Hi")], tool_calls=calls)
         conversation = self.builder.build([text_message("user", "Hi"), turn, *new_messages])
         text = conversation.text(None, generation_prompt=True)
-        return text[self._turn_end(text, conversation.text(None, upto=2, generation_prompt=False)) :]
-
-    def _turn_end(self, text: str, turn: str) -> int:
-        action = self.finder.action(self._opening, turn)
-        end = len(self._opening) + len(action)
-        if text[:end] != turn[:end]:
-            raise TemplateError("the chat template rewrites an assistant turn when messages follow it")
-        return end
+        end = self.finder.first_stop(text, len(self._opening))
+        if end is None:
+            written = conversation.text(None, upto=2, generation_prompt=False)
+            end = len(self._opening) + len(self.finder.action(self._opening, written))
+            if text[:end] != written[:end]:
+                raise TemplateError("the chat template rewrites an assistant turn when messages follow it")
+        return text[end:]
 
     @cached_property
     def _opening(self) -> str:
@@ -97,7 +96,7 @@ def choose_engine(
     problem: TemplateError | None = None
     try:
         engine = _with_tools(ChatTemplate(tokenizer, source, arguments), name)
-        if engine.prefix_preserving:
+        if engine.prefix_preserving and engine.profile.shows_reasoning:
             return engine
     except TemplateError as error:
         problem = error
@@ -109,11 +108,15 @@ def choose_engine(
                 "the chat template of %s %s; using TRL's training variant of it: serve the policy with "
                 "Renderer.chat_template, or keep the original with training_template=False",
                 name,
-                "cannot be trained" if problem is not None else "rewrites earlier turns",
+                "cannot be trained" if problem is not None else "rewrites earlier turns or drops reasoning",
             )
             return better
     if problem is not None:
         raise TemplateError(f"{name}: {problem}") from problem
+    if not engine.profile.shows_reasoning:
+        logger.warning("the chat template of %s drops the reasoning of messages; it is not trained", name)
+    if engine.prefix_preserving:
+        return engine
     logger.warning(
         "the chat template of %s rewrites earlier turns: a trajectory becomes several segments, up to one a step, "
         "and conversations cannot be extended token by token",

@@ -59,6 +59,11 @@ class TurnFinder:
         pieces.append(Piece(rest, -1))
         return pieces
 
+    def first_stop(self, text: str, start: int) -> int | None:
+        """End of the first stop token after `start`, where that is known to end the turn."""
+        match = self._stop.search(text, start) if self.scannable else None
+        return None if match is None else match.end()
+
     def split(self, context: str) -> list[str]:
         """Context text cut behind each generation prompt, so that actions within it are tokenized on their own."""
         if not self.scannable:

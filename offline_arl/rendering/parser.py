@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from offline_arl.rendering.tool_calls import FORMATS, parse_no_calls, split_reasoning
+from offline_arl.rendering.tool_calls import FORMATS, parse_no_calls, parse_qwen_xml, split_reasoning, typed_arguments
 from offline_arl.trajectories.schema import ContentPart, Message, Producer, ReasoningPart, TextPart, ToolCall
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class TurnParser:
         Args:
             token_ids: A completion, with or without its stop token. What follows a stop token is ignored, as are
                 ids outside the vocabulary.
-            tools: The tools in force; only the format "response_template" looks at them, to type arguments.
+            tools: The tools in force; formats that write arguments as plain text need them to tell types.
         """
         sampled: list[int] = []
         for token in token_ids:
@@ -71,6 +71,8 @@ class TurnParser:
             return self._by_response_template(text, tools)
         reasoning, rest = split_reasoning(text, opened=self._opened)
         visible, calls = self._find_calls(rest)
+        if self._find_calls is parse_qwen_xml:
+            calls = [typed_arguments(call, tools) for call in calls]
         return _message(visible, reasoning, calls)
 
     def _by_response_template(self, text: str, tools: list[dict[str, Any]] | None) -> Message:

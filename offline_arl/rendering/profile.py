@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from offline_arl.errors import TemplateError
 from offline_arl.rendering.plain_text import ControlText
@@ -16,6 +16,7 @@ from offline_arl.rendering.tool_calls import detect_format
 _USER, _TEXT, _RESULT, _REASON, _SYSTEM = "userprobe", "textprobe", "resultprobe", "reasonprobe", "systemprobe"
 _NAME, _OTHER, _KEY, _VALUE = "nameprobe", "otherprobe", "keyprobe", "valueprobe"
 _ARGUMENTS = {_KEY: _VALUE}
+_OPENING = re.compile(r"<think>\s*\Z")
 _NAME_HERE, _ARGUMENTS_HERE = "\x00name\x00", "\x00arguments\x00"
 
 
@@ -54,12 +55,18 @@ class TemplateProfile:
     takes_developer: bool  # knows the role "developer"
     system_as_user: bool  # has no system role
     reasoning_key: str | None  # the message field that the template shows as reasoning
+    shows_reasoning: bool  # by that field, or as text in <think> tags
     string_arguments: bool  # wants call arguments as JSON text
     short_ids: bool  # wants call ids of nine characters (Mistral)
     single_call: bool  # refuses several calls in one message
     keeps_text: bool  # shows the text of a message that has calls
     call_style: CallStyle | None
     call_format: str | None  # of tool_calls.FORMATS
+
+
+def _common_prefix(left: str, right: str) -> int:
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 def _user() -> dict[str, Any]:
@@ -94,32 +101,31 @@ class TemplateProbe:
         Raises:
             TemplateError: No assistant turn can be told apart in what the template writes.
         """
-        prompt, turn = self._generation_prompt(), self._turn(_assistant(_TEXT))
-        if turn is None or turn.count(_TEXT) != 1:
-            raise TemplateError(
-                "the chat template has no trainable assistant turn: the text of an assistant message does not follow "
-                "the generation prompt; pass a template for training with chat_template="
-            )
+        turn, prompt = self._text_turn(), self._generation_prompt()
         lead, _, rest = turn.partition(_TEXT)
-        stops = [self._stop(rest)]
+        stops = [self._text_stop(rest)]
         call = self._call_turn()
         call_style = call_format = None
         single_call, keeps_text = False, True
         if call is not None:
-            stops.append(self._stop(call[call.rindex(_VALUE) + len(_VALUE) :]))
-            body = call.removeprefix(lead).rstrip().removesuffix(stops[-1])
+            rest = call[call.rindex(_VALUE) + len(_VALUE) :]
+            stops.append(stops[0] if stops[0] in rest else self._last_control(rest) or self._no_stop())
+            body = call[: call.rindex(stops[-1])].removeprefix(lead)
             call_format = detect_format(body, _NAME, dict(_ARGUMENTS))
             single_call = self._turn(_assistant("", self._call(_NAME), self._call(_OTHER))) is None
             beside = self._turn(_assistant(_TEXT, self._call(_NAME)))
             keeps_text = beside is not None and _TEXT in beside
             call_style = self._call_style(lead, body, call, beside if keeps_text else None, single=single_call)
+        key = self._reasoning_key()
+        thought = self._turn(_assistant(f"<think>\n{_REASON}\n</think>\n\n{_TEXT}"))
         return TemplateProfile(
             generation_prompt=prompt,
             stops=tuple(dict.fromkeys(stops)),
             takes_tools=call is not None and self._shows_tools(),
             takes_developer="developer" in self._template.source,
             system_as_user=self._system_as_user(),
-            reasoning_key=self._reasoning_key(),
+            reasoning_key=key,
+            shows_reasoning=key is not None or (thought is not None and _REASON in thought),
             string_arguments=self._string_arguments,
             short_ids=self._short_ids,
             single_call=single_call,
@@ -134,9 +140,36 @@ class TemplateProbe:
         return {"type": "function", "id": call_id, "function": {"name": name, "arguments": arguments}}
 
     def _generation_prompt(self) -> str:
+        """The text that only a generation prompt adds, without a part that turns do not begin with."""
         closed = self._template.text([_user()], generation_prompt=False)
         opened = self._template.text([_user()], generation_prompt=True)
-        return opened[len(closed) :] if opened.startswith(closed) else ""
+        cut = _common_prefix(closed, opened)
+        # Where the closed text ends differently (Phi 3 adds its end-of-text token) the two may share the first
+        # characters of a control token.
+        for text in self._controls.texts:
+            start = opened.rfind(text, 0, cut + len(text))
+            if start < cut < start + len(text) and start != -1:
+                cut = start
+        return opened[cut:]
+
+    def _text_turn(self) -> str:
+        """What follows the generation prompt for a message with text.
+
+        Some reasoning models' prompts open `<think>`, and their turns without reasoning do not: then the prompt is
+        taken without it, so that a policy begins its turns itself.
+        """
+        message = _assistant(_TEXT)
+        turn = self._turn(message)
+        opening = _OPENING.search(self._template.text([_user()], generation_prompt=True))
+        if turn is None and opening is not None:
+            self._template.dropped_opening = opening.group()
+            turn = self._turn(message)
+        if turn is None or turn.count(_TEXT) != 1:
+            raise TemplateError(
+                "the chat template has no trainable assistant turn: the text of an assistant message does not follow "
+                "the generation prompt; pass a template for training with chat_template="
+            )
+        return turn
 
     def _turn(self, message: dict[str, Any]) -> str | None:
         """What the template writes after the generation prompt for this last message; None where it refuses."""
@@ -146,14 +179,25 @@ class TemplateProbe:
             return None
         return whole[len(opened) :]
 
-    def _stop(self, rest: str) -> str:
-        found = [(rest.find(text), -len(text), text) for text in self._controls.texts if text in rest]
-        if not found:
-            raise TemplateError(
-                "the chat template ends an assistant turn without a control token of the tokenizer, so a policy would "
-                "never learn to stop; pass a template for training with chat_template="
-            )
-        return max(found)[2]
+    def _text_stop(self, rest: str) -> str:
+        """The control text that ends a turn, of those in `rest`, which follows the text of a last message.
+
+        Only what also stands there when another message follows belongs to the turn; of several, the last one.
+        """
+        followed = self._template.try_text([_user(), _assistant(_TEXT), _user()], generation_prompt=False) or ""
+        shared = rest[: _common_prefix(rest, followed.partition(_TEXT)[2])]
+        return self._last_control(shared) or self._last_control(rest) or self._no_stop()
+
+    def _last_control(self, text: str) -> str | None:
+        found = [(text.rfind(control), len(control), control) for control in self._controls.texts if control in text]
+        return max(found)[2] if found else None
+
+    @staticmethod
+    def _no_stop() -> NoReturn:
+        raise TemplateError(
+            "the chat template ends an assistant turn without a control token of the tokenizer, so a policy would "
+            "never learn to stop; pass a template for training with chat_template="
+        )
 
     def _call_turn(self) -> str | None:
         """The turn of one call, trying the forms in which templates want it; None where calls are not shown."""

@@ -37,8 +37,9 @@ class Renderer:
 
     Args:
         tokenizer: Any Hugging Face tokenizer with a chat template; used as it is, never changed.
-        tool_format: How the model writes tool calls: "hermes" (also Qwen and SmolLM), "llama3_json", "mistral",
-            "response_template" (transformers' `parse_response`), "none", or "auto" to find out by rendering a call.
+        tool_format: How the model writes tool calls: "hermes" (also Qwen 2.5 and 3, SmolLM), "llama3_json",
+            "mistral", "qwen_xml" (from Qwen 3.5 on), "response_template" (transformers' `parse_response`), "none",
+            or "auto" to find out by rendering a call.
         chat_template: A Jinja template to use in place of the tokenizer's.
         training_template: Where the tokenizer's own template rewrites earlier turns (Qwen 3 drops reasoning), use
             the variant of it that TRL ships and that does not, if there is one.
@@ -80,16 +81,16 @@ class Renderer:
         if tokenizer.eos_token_id is not None:
             stops.append(tokenizer.eos_token_id)
         self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(stops))
-        found = getattr(tokenizer, "response_template", None)
         if tool_format == "auto":
             # The parsers here keep raw arguments and malformed calls, which a response template cannot.
-            found = found or (None if profile.call_format else response_template(self.chat_template))
-            tool_format = profile.call_format or (RESPONSE_TEMPLATE if found else NO_CALLS)
-            if tool_format == NO_CALLS:
+            tool_format = profile.call_format or RESPONSE_TEMPLATE
+            found = None if profile.call_format else self._response_template()
+            if tool_format == RESPONSE_TEMPLATE and found is None:
+                tool_format = NO_CALLS
                 logger.warning("the chat template's form of tool calls is unknown; calls are read as text")
-        elif tool_format == RESPONSE_TEMPLATE and found is None:
-            found = response_template(self.chat_template)
-            if found is None:
+        else:
+            found = self._response_template() if tool_format == RESPONSE_TEMPLATE else None
+            if tool_format == RESPONSE_TEMPLATE and found is None:
                 raise UsageError("the tokenizer has no response_template; use tool_format='auto'")
         self.tool_format = tool_format
         self._parser = TurnParser(
@@ -181,9 +182,17 @@ class Renderer:
 
         Args:
             token_ids: The sampled tokens, with or without the stop token.
-            tools: The tools in force; only used to type arguments in the format "response_template".
+            tools: The tools in force; formats that write arguments as plain text ("qwen_xml", some of
+                "response_template") need them to tell the number 17 from the text "17".
         """
         return self._parser.parse(token_ids, tools)
+
+    def _response_template(self) -> dict[str, Any] | None:
+        """The tokenizer's response template, or TRL's for its chat template."""
+        own: dict[str, Any] | None = getattr(self.tokenizer, "response_template", None)
+        # TRL knows the original templates, not its own training variants of them.
+        original = self.tokenizer.chat_template
+        return own or response_template(original if isinstance(original, str) else self.chat_template)
 
     def _render(
         self,

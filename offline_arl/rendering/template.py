@@ -36,6 +36,8 @@ class ChatTemplate:
         self.tokenizer = tokenizer
         self.source = source
         self.arguments = dict(arguments)
+        # Set by the probe: the end of the generation prompt that the template's own assistant turns do not begin with.
+        self.dropped_opening = ""
         self._variables = {"strftime_now": _DATE.strftime, **arguments}
 
     def text(
@@ -60,7 +62,7 @@ class ChatTemplate:
             raise TemplateError(
                 f"the chat template refuses this conversation ({reason}); pass another with chat_template="
             ) from error
-        return text
+        return text.removesuffix(self.dropped_opening) if generation_prompt else text
 
     def try_text(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, *, generation_prompt: bool

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -182,11 +182,58 @@ def parse_mistral(text: str) -> ParsedText:
     return ParsedText(head.removesuffix("\n") if calls else text, calls)
 
 
-def _arguments(raw: str) -> tuple[dict[str, object] | None, str | None]:
+def _arguments(raw: str) -> tuple[dict[str, Any] | None, str | None]:
     try:
         return parse_arguments(raw)
     except RecursionError:
         return None, "invalid JSON: nested too deeply"
+
+
+_XML_CALL = re.compile(r"<tool_call>\s*<function=([^>\n]*)>(.*?)(</function>\s*</tool_call>|\Z)", re.DOTALL)
+_XML_PARAMETER = re.compile(r"<parameter=([^>\n]*)>\n?(.*?)\n?</parameter>", re.DOTALL)
+
+
+def parse_qwen_xml(text: str) -> ParsedText:
+    """`<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>`, from Qwen 3.5 on.
+
+    Values are text; `typed_arguments` gives them their types.
+    """
+    calls: list[ToolCall] = []
+    spans: list[tuple[int, int]] = []
+    for match in _XML_CALL.finditer(text):
+        name, body, close = match.groups()
+        spans.append(match.span())
+        if not close or not name or _XML_PARAMETER.sub("", body).strip():
+            calls.append(ToolCall(name=name, arguments_raw=body.strip(), parse_error="the call is malformed"))
+            continue
+        arguments = dict(_XML_PARAMETER.findall(body))
+        calls.append(ToolCall(name, json.dumps(arguments, ensure_ascii=False), arguments))
+    return ParsedText(_outside(text, spans), calls)
+
+
+def typed_arguments(call: ToolCall, tools: list[dict[str, Any]] | None) -> ToolCall:
+    """`call` with its text arguments read as the types that its tool declares.
+
+    Objects and lists are read as JSON in any case: templates write them so. What does not fit stays text.
+    """
+    if call.arguments is None:
+        return call
+    functions = [tool.get("function", tool) for tool in tools or []]
+    schemas = [function.get("parameters") for function in functions if function.get("name") == call.name]
+    properties = schemas[0].get("properties", {}) if schemas and isinstance(schemas[0], dict) else {}
+    arguments = {key: _typed(value, properties.get(key)) for key, value in call.arguments.items()}
+    return msgspec.structs.replace(call, arguments=arguments, arguments_raw=json.dumps(arguments, ensure_ascii=False))
+
+
+def _typed(value: Any, schema: Any) -> Any:
+    declared = schema.get("type") if isinstance(schema, dict) else None
+    kinds = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else []
+    if not isinstance(value, str) or "string" in kinds or (not kinds and value[:1] not in ("{", "[")):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except _READ_ERRORS:
+        return value
 
 
 def parse_no_calls(text: str) -> ParsedText:
@@ -198,11 +245,12 @@ def parse_no_calls(text: str) -> ParsedText:
 FORMATS: dict[str, Callable[[str], ParsedText]] = {
     "hermes": parse_hermes,
     "mistral": parse_mistral,
+    "qwen_xml": parse_qwen_xml,
     "llama3_json": parse_llama3_json,
 }
 
 
-def detect_format(rendered_call: str, name: str, arguments: dict[str, object]) -> str | None:
+def detect_format(rendered_call: str, name: str, arguments: dict[str, Any]) -> str | None:
     """The format whose parser reads `rendered_call` back as exactly that one call, or None."""
     for format_name, parse in FORMATS.items():
         text, calls = parse(rendered_call)
