@@ -1,16 +1,19 @@
 """A tiny policy that everything can run on: a Llama of about 1 M parameters with its own tokenizer.
 
 It is a real Hugging Face causal language model with a chat template that knows tools, so whatever works with it
-works with any other chat model. The tokenizer is a byte-level BPE trained on the user's own logs; digits stay
-single tokens so that a small model can copy identifiers.
+works with any other chat model. The tokenizer is a byte-level BPE trained on the user's own logs; numbers are
+cut into pairs of digits, so that a small model can copy identifiers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from offline_arl.errors import DataError
+from offline_arl.trajectories.schema import Trajectory
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -19,11 +22,10 @@ ROLE_TOKENS = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 END_TOKEN = "<|end|>"
 PAD_TOKEN = "<|pad|>"
 CALL_TOKENS = ("<tool_call>", "</tool_call>")
+MAX_TOKENS = 8192
 
 # JSON joints come first so that a call costs few tokens; a run of letters and spaces may merge into one token.
-_PIECES = (
-    r'\{"name": "|", "arguments": \{"|": "|": |", "|, "|"\}\}|"\}|\{"|\}\}|[0-9]{1,2}|[A-Za-z_\' ]+|[^A-Za-z0-9_\' \{\}",:]+|.'
-)
+_PIECES = r'\{"name": "|", "arguments": \{"|": "|": |", "|, "|"\}\}|"\}|\{"|\}\}|[0-9]{1,2}|[A-Za-z_\' ]+|[^A-Za-z0-9_\' \{\}",:]+|.'
 
 CHAT_TEMPLATE = """\
 {%- if messages[0].role in ('system', 'developer') -%}
@@ -107,8 +109,23 @@ def train_tiny_tokenizer(texts: Iterable[str], *, vocabulary_size: int = 1024) -
         additional_special_tokens=list(ROLE_TOKENS),
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
-        model_max_length=1024,
+        model_max_length=MAX_TOKENS,
     )
+
+
+def tokenizer_texts(trajectory: Trajectory) -> Iterator[str]:
+    """What the tiny policy's template writes of a trajectory, piece by piece: the text its tokenizer learns from."""
+    for message in trajectory.messages:
+        for text in (message.reasoning, message.text):
+            if text:
+                yield text
+        for call in message.tool_calls:
+            yield f'{{"name": "{call.name}", "arguments": {call.arguments_raw}}}'
+    for context in trajectory.contexts:
+        for tool in [] if context.tools is None else msgspec.json.decode(context.tools):
+            function = tool.get("function", tool)
+            properties = (function.get("parameters") or {}).get("properties") or {}
+            yield f"\n{function.get('name')}({', '.join(properties)})"
 
 
 class _Counted:
@@ -152,7 +169,7 @@ def build_tiny_policy(
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=heads,
-        max_position_embeddings=1024,
+        max_position_embeddings=MAX_TOKENS,
         tie_word_embeddings=tie_embeddings,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

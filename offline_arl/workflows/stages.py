@@ -20,6 +20,7 @@ from offline_arl.online.config import GrpoConfig
 from offline_arl.rewards.components import RewardConfig
 from offline_arl.trainers.config import IQLConfig, WeightedBCConfig
 
+Dtype = Literal["float32", "bfloat16"]  # of the weights in memory
 Artifact = Literal["logs", "store", "policy", "dataset", "values"]
 
 
@@ -98,6 +99,7 @@ class InitialPolicy(Stage):
     model: str
     vocabulary_size: int = Field(1024, ge=300)
     tie_embeddings: bool = True
+    dtype: Dtype = "float32"
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
 
@@ -123,6 +125,7 @@ class TrainCloning(WeightedBCConfig, Stage):
     algorithm: Literal["bc", "filtered_bc"]
     dataset: Annotated[str, Ref("dataset")]
     policy: Annotated[str, Ref("policy")]
+    dtype: Dtype = "float32"
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
 
@@ -134,6 +137,7 @@ class TrainValues(IQLConfig, Stage):
     algorithm: Literal["iql_values"]
     dataset: Annotated[str, Ref("dataset")]
     policy: Annotated[str, Ref("policy")]
+    dtype: Dtype = "float32"
     features: FeatureConfig = FeatureConfig()
 
     produces: ClassVar[tuple[Artifact, ...]] = ("values",)
@@ -146,6 +150,7 @@ class TrainIQL(WeightedBCConfig, Stage):
     algorithm: Literal["iql"]
     dataset: Annotated[str, Ref("dataset")]
     policy: Annotated[str, Ref("policy")]
+    dtype: Dtype = "float32"
     values: Annotated[str, Ref("values")]
     inverse_temperature: float = Field(3.0, ge=0)
     max_weight: float = Field(100.0, gt=0)
@@ -185,6 +190,8 @@ class Evaluate(Stage):
     sampled: bool = True
     backend: Literal["auto", "vllm", "transformers"] = "auto"
     max_tokens_per_step: int = Field(64, ge=1)
+    max_total_tokens: int = Field(1024, ge=16)  # of an episode
+    dtype: Dtype = "float32"
 
 
 Train = Annotated[TrainCloning | TrainValues | TrainIQL, Field(discriminator="algorithm")]

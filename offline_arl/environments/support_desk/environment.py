@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from collections.abc import Callable
+from pathlib import Path
+
 from offline_arl.environments.protocol import EpisodeStart, StepResult, Task
 from offline_arl.environments.support_desk import phrases
 from offline_arl.environments.support_desk.desk import TOOLS, Desk
@@ -124,6 +127,14 @@ class SupportDeskFamily:
     def tasks(self, split: str, count: int, *, seed: int) -> list[Task]:
         """`count` tasks of "train", "validation" or "test"; see `generate_tasks`."""
         return generate_tasks(split, count, seed=seed)
+
+    def write_logs(
+        self, path: Path, count: int, *, seed: int, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Logs of scripted agents on training tasks; see `logs.write_logs`."""
+        from offline_arl.environments.support_desk.logs import write_logs
+
+        write_logs(path, count, seed=seed, progress=progress)
 
     def write_logs(
         self, path: Path, count: int, *, seed: int, progress: Callable[[int, int], None] | None = None

@@ -1,0 +1,86 @@
+"""The stages before training: the policy to start from, and datasets in its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from offline_arl.datasets.bc import BCConfig, build_bc
+from offline_arl.datasets.return_conditioned import ReturnConditionedConfig, build_return_conditioned
+from offline_arl.datasets.segments import DatasetManifest
+from offline_arl.datasets.transitions import TransitionsConfig, build_transitions
+from offline_arl.models.policy import load_policy, save_policy
+from offline_arl.models.tiny import build_tiny_policy, tokenizer_texts, train_tiny_tokenizer
+from offline_arl.rendering import Renderer
+from offline_arl.trajectories.schema import Trajectory
+from offline_arl.trajectories.store import open_store
+from offline_arl.workflows.context import StageContext, StageOutputs, count
+from offline_arl.workflows.stages import Dataset, InitialPolicy
+
+
+def initial_policy(config: InitialPolicy, context: StageContext) -> StageOutputs:
+    """Save the policy that training starts from, with the chat template that rendering uses.
+
+    Raises:
+        DataError: The store holds no text to train the tiny tokenizer on.
+        UsageError: The model cannot be loaded.
+        TemplateError: Its chat template cannot be trained with.
+    """
+    if config.model == "tiny":
+        store = open_store(context.path(config.store, "store"))
+        texts = (text for trajectory in store.iter_trajectories() for text in tokenizer_texts(trajectory))
+        tokenizer = train_tiny_tokenizer(texts, vocabulary_size=config.vocabulary_size)
+        model = build_tiny_policy(tokenizer, seed=context.integer_seed(), tie_embeddings=config.tie_embeddings)
+    else:
+        model, tokenizer = load_policy(config.model, config.dtype)
+    renderer = Renderer(tokenizer)
+    tokenizer.chat_template = renderer.chat_template
+    save_policy(model, tokenizer, context.folder / "policy")
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    return StageOutputs(
+        artifacts={"policy": "policy"},
+        notes=(f"{config.model}: {millions:.2f} M parameters, {len(tokenizer)} tokens, calls in {renderer.tool_format} form",),
+    )
+
+
+def build_dataset(config: Dataset, context: StageContext) -> StageOutputs:
+    """Write a dataset of the chosen form.
+
+    Raises:
+        DataError: The store holds nothing that this form can use; the message gives the reasons.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(context.path(config.policy, "policy"), trust_remote_code=False)
+    renderer = Renderer(tokenizer)
+    trajectories = _counted(context, config.store)
+    folder = context.folder / "dataset"
+    manifest: DatasetManifest
+    if config.form == "transitions":
+        transitions = TransitionsConfig(rewards=config.rewards, max_tokens=config.max_tokens)
+        manifest = build_transitions(trajectories, renderer, folder, config=transitions)
+    elif config.form == "return_conditioned":
+        returns = ReturnConditionedConfig(rewards=config.rewards, max_tokens=config.max_tokens)
+        manifest = build_return_conditioned(trajectories, renderer, folder, config=returns)
+    else:
+        cloning = BCConfig(only_successes=config.form == "filtered_bc", max_tokens=config.max_tokens)
+        manifest = build_bc(trajectories, renderer, folder, config=cloning)
+    counts = manifest.counts
+    left_out = ", ".join(f"{number} left out ({reason})" for reason, number in manifest.excluded.items())
+    return StageOutputs(
+        artifacts={"dataset": "dataset"},
+        metrics={f"segments/{context.name}": count(counts["rows"]), f"steps/{context.name}": count(counts["steps"])},
+        notes=(
+            f"{counts['trajectories']} trajectories, {counts['steps']} steps, {counts['tokens']} tokens of which "
+            f"{counts['action_tokens']} are trained" + (f"; {left_out}" if left_out else ""),
+        ),
+    )
+
+
+def _counted(context: StageContext, reference: str) -> Iterator[Trajectory]:
+    """The trajectories of a store, with progress."""
+    store = open_store(context.path(reference, "store"))
+    total = len(store)
+    for done, trajectory in enumerate(store.iter_trajectories(), start=1):
+        yield trajectory
+        if done % 100 == 0 or done == total:
+            context.progress("trajectories", done, total)

@@ -1,0 +1,180 @@
+"""The evaluation stage: every policy plays the same held-out tasks, greedily and sampled."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from offline_arl import environments
+from offline_arl.environments.protocol import EnvironmentFamily, Task
+from offline_arl.evaluation.intervals import Estimate
+from offline_arl.evaluation.policy import evaluate as measure
+from offline_arl.evaluation.policy import paired_difference
+from offline_arl.models.policy import load_policy
+from offline_arl.rendering import Renderer
+from offline_arl.rollouts.backends import make_sampler
+from offline_arl.rollouts.collect import collect
+from offline_arl.rollouts.episode import Episode
+from offline_arl.rollouts.sampler import Sampler
+from offline_arl.rollouts.weights import model_weights
+from offline_arl.trajectories.store import Store, open_store
+from offline_arl.workflows.context import StageContext, StageOutputs
+from offline_arl.workflows.stages import Evaluate
+
+_logger = logging.getLogger(__name__)
+_MODES = {"": 0.0, "_sampled": 1.0}  # suffix of the measure's name -> temperature
+EPISODES_NAME = "episodes.parquet"
+
+
+def evaluate(config: Evaluate, context: StageContext) -> StageOutputs:
+    """Measure policies and write `episodes.parquet` (one row an episode) and a store of all episodes.
+
+    Metrics are `measure/policy` for greedy episodes and `measure_sampled/policy` at temperature 1;
+    `success_gain/b-a` is the paired difference between neighbors in the list of policies.
+
+    Raises:
+        UsageError: A policy cannot be loaded.
+        DataError: The harness failed in every episode of a policy.
+    """
+    family = environments.load(config.environment)
+    tasks = family.tasks(config.split, config.tasks, seed=context.integer_seed("tasks"))
+    modes = {suffix: t for suffix, t in _MODES.items() if (config.greedy if t == 0 else config.sampled)}
+    metrics: dict[str, Estimate] = {}
+    if config.store is not None:
+        records = list(open_store(context.path(config.store, "store")).iter_trajectories())
+        metrics.update(_named(measure(records, generator=context.generator("behavior")), "", "behavior"))
+    played: dict[tuple[str, str], list[Episode]] = {}
+    players = _Players(config)
+    try:
+        for index, policy in enumerate(config.policies):
+            sampler, renderer = players.player(context.path(policy, "policy"))
+            for suffix, temperature in modes.items():
+                context.progress(f"{policy}{suffix}", index, len(config.policies))
+                episodes = _play(family, tasks, sampler, renderer, config, context, policy, temperature)
+                played[policy, suffix] = episodes
+                measured = measure(episodes, generator=context.generator(f"{policy}{suffix}"))
+                metrics.update(_named(measured, suffix, policy))
+        backend = players.backend
+    finally:
+        players.close()
+    metrics.update(_gains(config.policies, modes, played, context))
+    _write(played, context.folder)
+    return StageOutputs(
+        metrics=metrics,
+        notes=(f"{len(tasks)} {config.split} tasks of {config.environment}, rollouts by {backend}",),
+        backend=backend,
+    )
+
+
+class _Players:
+    """One engine for all policies of the same architecture and tokenizer; another policy is a change of weights."""
+
+    def __init__(self, config: Evaluate) -> None:
+        self._config = config
+        self._sampler: Sampler | None = None
+        self._key: tuple[str, str] | None = None
+
+    @property
+    def backend(self) -> str | None:
+        """Of the engine in use."""
+        return None if self._sampler is None else self._sampler.backend
+
+    def player(self, path: Path) -> tuple[Sampler, Renderer]:
+        """A sampler that holds the weights at `path`, and the renderer of its tokenizer."""
+        model, tokenizer = load_policy(path, self._config.dtype)
+        renderer = Renderer(tokenizer)
+        shape = {name: value for name, value in model.config.to_dict().items() if not name.startswith("_")}
+        key = (renderer.fingerprint, repr(sorted(shape.items(), key=lambda item: item[0])))
+        if self._sampler is not None and key == self._key:
+            self._sampler.load_weights(model_weights(model))
+            return self._sampler, renderer
+        self.close()
+        self._key = key
+        self._sampler = make_sampler(
+            path,
+            stop_token_ids=renderer.stop_token_ids,
+            backend=self._config.backend,
+            max_model_len=self._config.max_total_tokens,
+            dtype=self._config.dtype,
+        )
+        return self._sampler, renderer
+
+    def close(self) -> None:
+        """Free the engine."""
+        if self._sampler is not None:
+            self._sampler.close()
+            self._sampler = None
+
+
+def _play(
+    family: EnvironmentFamily,
+    tasks: Sequence[Task],
+    sampler: Sampler,
+    renderer: Renderer,
+    config: Evaluate,
+    context: StageContext,
+    policy: str,
+    temperature: float,
+) -> list[Episode]:
+    return collect(
+        family,
+        tasks,
+        sampler,
+        renderer,
+        temperature=temperature,
+        max_tokens_per_step=config.max_tokens_per_step,
+        seed=context.integer_seed("episodes"),
+        policy=f"{policy}-{'greedy' if temperature == 0 else 'sampled'}",
+    )
+
+
+def _named(measured: Mapping[str, Estimate], suffix: str, policy: str) -> dict[str, Estimate]:
+    """`success/address` of policy bc becomes `success/bc/address`."""
+    named: dict[str, Estimate] = {}
+    for name, value in measured.items():
+        base, _, part = name.partition("/")
+        named[f"{base}{suffix}/{policy}" + (f"/{part}" if part else "")] = value
+    return named
+
+
+def _gains(
+    policies: Sequence[str],
+    modes: Mapping[str, float],
+    played: Mapping[tuple[str, str], list[Episode]],
+    context: StageContext,
+) -> dict[str, Estimate]:
+    """Paired differences of success between each policy and the one listed before it."""
+    return {
+        f"success_gain{suffix}/{after}-{before}": paired_difference(
+            played[after, suffix], played[before, suffix], generator=context.generator(f"gain {after} {before}")
+        )
+        for before, after in zip(policies, policies[1:], strict=False)
+        for suffix in modes
+    }
+
+
+def _write(played: Mapping[tuple[str, str], list[Episode]], folder: Path) -> None:
+    """One row an episode, for paired tests across runs, and the episodes themselves as trajectories."""
+    rows = [
+        {
+            "policy": policy,
+            "sampled": bool(suffix),
+            "task_id": episode.task.task_id,
+            "task_type": episode.task.task_type,
+            "success": episode.success,
+            "return": episode.total_reward,
+            "steps": episode.n_steps,
+            "invalid_actions": episode.n_invalid,
+            "trajectory_id": episode.trajectory.trajectory_id,
+        }
+        for (policy, suffix), episodes in played.items()
+        for episode in episodes
+    ]
+    pl.DataFrame(rows).write_parquet(folder / EPISODES_NAME)
+    with Store.create(folder / "store").writer() as writer:
+        for episodes in played.values():
+            for episode in episodes:
+                writer.add(episode.trajectory)
