@@ -74,6 +74,15 @@ class SegmentRenderer(Protocol):
         """Names the tokenizer and the chat template."""
         ...
 
+    @property
+    def prefix_preserving(self) -> bool:
+        """Whether `extend` works: the template never rewrites earlier turns."""
+        ...
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None) -> list[int]:
+        """The messages and the generation prompt for the next assistant message."""
+        ...
+
     def render(self, trajectory: Trajectory, max_tokens: int | None = None) -> list[Segment]:
         """The segments of a trajectory, each sampled step in exactly one of them."""
         ...
@@ -125,7 +134,7 @@ class SegmentRow:
     terminated: NDArray[np.bool_] | None = None  # [S]
     truncated: NDArray[np.bool_] | None = None  # [S]
     reward_to_go: NDArray[np.float32] | None = None  # [S], from this step on, undiscounted
-    final_state: bool = False  # the last token is a generation prompt's: the state after the last step
+    final_state: bool = False  # the last token ends a generation prompt: the state after step n_steps - 1
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -106,40 +106,60 @@ def _with_transitions(
     for row in rows:
         steps = steps_of(row)
         is_last = steps == last
-        row = replace(
-            row,
-            n_steps=len(rewards),
-            steps=steps,
-            rewards=np.array([rewards[step] for step in steps], dtype=np.float32),
-            terminated=is_last & terminated,
-            truncated=is_last & (not terminated),
+        labeled.append(
+            replace(
+                row,
+                n_steps=len(rewards),
+                steps=steps,
+                rewards=np.array([rewards[step] for step in steps], dtype=np.float32),
+                terminated=is_last & terminated,
+                truncated=is_last & (not terminated),
+            )
         )
-        if is_last.any() and not terminated:
-            row = _with_final_state(trajectory, row, renderer, config.max_tokens)
-        labeled.append(row)
-    return labeled
+    return labeled if terminated else _with_final_state(trajectory, labeled, renderer, config.max_tokens)
 
 
 def _with_final_state(
-    trajectory: Trajectory, row: SegmentRow, renderer: SegmentRenderer, max_tokens: int | None
-) -> SegmentRow:
-    """End the row with the state after its last step, where something followed that step."""
-    last_message = trajectory.step_indices()[-1]
-    following = trajectory.messages[last_message + 1 :]
+    trajectory: Trajectory, rows: list[SegmentRow], renderer: SegmentRenderer, max_tokens: int | None
+) -> list[SegmentRow]:
+    """Add the state after the last step, where something followed that step: the last row goes on to it, or, where
+    the template cannot extend a conversation, a row of its own does.
+    """
+    following = trajectory.messages[trajectory.step_indices()[-1] + 1 :]
     if not following:
-        return row
-    end = int(np.flatnonzero(row.action_mask)[-1]) + 1
+        return rows
+    row = rows[-1]
     tools = trajectory.tools_at(len(trajectory.messages) - 1)
-    token_ids = np.array(renderer.extend(row.token_ids[:end].tolist(), following, tools), dtype=np.int32)
+    acts_last = row.steps is not None and row.n_steps is not None and row.n_steps - 1 in row.steps
+    end = int(np.flatnonzero(row.action_mask)[-1]) + 1
+    if acts_last and renderer.prefix_preserving:
+        token_ids = renderer.extend(row.token_ids[:end].tolist(), following, tools)
+        extended = _padded(row, end, token_ids)
+        others = rows[:-1]
+    else:
+        token_ids = renderer.prompt(trajectory.messages, tools)
+        extended = replace(
+            _padded(row, 0, token_ids),
+            segment=row.segment + 1,
+            steps=np.zeros(0, dtype=np.int32),
+            rewards=np.zeros(0, dtype=np.float32),
+            terminated=np.zeros(0, dtype=np.bool_),
+            truncated=np.zeros(0, dtype=np.bool_),
+        )
+        others = rows
     if max_tokens is not None and len(token_ids) > max_tokens:
-        return row
+        return rows
+    return [*others, replace(extended, final_state=True)]
+
+
+def _padded(row: SegmentRow, end: int, token_ids: list[int]) -> SegmentRow:
+    """`token_ids` with the masks of the row's first `end` tokens and no action behind them."""
     added = len(token_ids) - end
-    logprobs = row.logprobs
+    unknown = np.full(added, np.nan, dtype=np.float32)
     return replace(
         row,
-        token_ids=token_ids,
+        token_ids=np.array(token_ids, dtype=np.int32),
         action_mask=np.concatenate([row.action_mask[:end], np.zeros(added, dtype=np.bool_)]),
         step_index=np.concatenate([row.step_index[:end], np.full(added, -1, dtype=np.int32)]),
-        logprobs=None if logprobs is None else np.append(logprobs[:end], np.full(added, np.nan, dtype=np.float32)),
-        final_state=True,
+        logprobs=None if row.logprobs is None else np.concatenate([row.logprobs[:end], unknown]),
     )

@@ -49,6 +49,8 @@ class FeatureRow(Protocol):
     def step_index(self) -> NDArray[np.int32]: ...
     @property
     def final_state(self) -> bool: ...
+    @property
+    def n_steps(self) -> int | None: ...
 
 
 class PaddedBatch(Protocol):
@@ -146,10 +148,9 @@ def _spans(row: FeatureRow) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArr
     first, last = positions[starts], positions[len(positions) - 1 - ends]
     if len(first) and first[0] == 0:
         raise DataError(f"trajectory {row.trajectory_id}: a segment starts with an action, there is no state before it")
-    if row.final_state:
+    if row.final_state and row.n_steps is not None:
         end = len(row.token_ids)
-        after = steps[-1] + 1
-        return np.append(steps, after), np.append(first, end), np.append(last, end - 1)
+        return np.append(steps, row.n_steps), np.append(first, end), np.append(last, end - 1)
     return steps, first, last
 
 

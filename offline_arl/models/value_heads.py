@@ -26,7 +26,7 @@ class HeadShape(msgspec.Struct, frozen=True):
 
     state_size: int
     action_size: int
-    hidden_size: int = 256
+    hidden_size: int = 128
     hidden_layers: int = 2
     layer_norm: bool = True
 
@@ -46,12 +46,12 @@ class Ensemble(nn.Module):
 
     def forward(self, inputs: Float[Tensor, "N F"]) -> Float[Tensor, "members N"]:
         """One value for each member and input."""
-        values = inputs.expand(self.weights[0].shape[0], -1, -1)
-        last = len(self.weights) - 1
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            values = torch.baddbmm(bias, values, weight)
-            if layer < last:
-                values = F.relu(values)
+        members, fan_in, fan_out = self.weights[0].shape
+        # All members read the same inputs: one product serves the first layer of all of them.
+        first = torch.addmm(self.biases[0].flatten(), inputs, self.weights[0].permute(1, 0, 2).reshape(fan_in, -1))
+        values = first.view(-1, members, fan_out).transpose(0, 1)
+        for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
+            values = torch.baddbmm(bias, F.relu(values), weight)
         return values.squeeze(-1)
 
 
@@ -93,46 +93,46 @@ class ValueHeads(nn.Module):
 
     def q_inputs(self, states: Float[Tensor, "N S"], actions: Float[Tensor, "N A"]) -> Float[Tensor, "N SA"]:
         """What the critics read: normalized features of state and action, side by side."""
-        return torch.cat([self._states(states), self._actions(actions)], dim=-1)
+        normalized = self._normalized((actions.float() - self.action_mean) / self.action_scale)
+        return torch.cat([self.v_inputs(states), normalized], dim=-1)
 
     def v(self, states: Float[Tensor, "N S"]) -> Float[Tensor, " N"]:
         """V(s), in units of return."""
-        values: Tensor = self.value(self._states(states))
+        values: Tensor = self.value(self.v_inputs(states))
         return values.squeeze(0)
+
+    def v_inputs(self, states: Float[Tensor, "N S"]) -> Float[Tensor, "N S"]:
+        """What the value function reads: normalized features of the state."""
+        return self._normalized((states.float() - self.state_mean) / self.state_scale)
 
     def advantages(self, states: Float[Tensor, "N S"], actions: Float[Tensor, "N A"]) -> Float[Tensor, " N"]:
         """The smaller of the two Q(s, a) minus V(s)."""
         return self.q(states, actions).amin(dim=0) - self.v(states)
 
-    def save(self, folder: str | Path) -> None:
-        """Write the weights as safetensors and the sizes as JSON into a folder."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: value.contiguous() for name, value in self.state_dict().items()}, folder / WEIGHTS_NAME)
-        (folder / CONFIG_NAME).write_bytes(msgspec.json.encode(self.shape) + b"\n")
-
-    @classmethod
-    def load(cls, folder: str | Path) -> ValueHeads:
-        """Read heads that `save` wrote.
-
-        Raises:
-            DataError: A file is missing or damaged.
-        """
-        folder = Path(folder)
-        try:
-            shape = msgspec.json.decode((folder / CONFIG_NAME).read_bytes(), type=HeadShape)
-            heads = cls(shape, generator=torch.Generator())
-            heads.load_state_dict(load_file(folder / WEIGHTS_NAME))
-        except (OSError, msgspec.DecodeError, SafetensorError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise DataError(f"{folder}: cannot read the value heads ({reason}); train them again") from error
-        return heads.eval()
-
-    def _states(self, states: Tensor) -> Tensor:
-        return self._normalized((states.float() - self.state_mean) / self.state_scale)
-
-    def _actions(self, actions: Tensor) -> Tensor:
-        return self._normalized((actions.float() - self.action_mean) / self.action_scale)
-
     def _normalized(self, features: Tensor) -> Tensor:
         return F.layer_norm(features, features.shape[-1:]) if self.shape.layer_norm else features
+
+
+def save_heads(heads: ValueHeads, folder: str | Path) -> None:
+    """Write the weights as safetensors and the sizes as JSON into a folder."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: value.contiguous() for name, value in heads.state_dict().items()}, folder / WEIGHTS_NAME)
+    (folder / CONFIG_NAME).write_bytes(msgspec.json.encode(heads.shape) + b"\n")
+
+
+def load_heads(folder: str | Path) -> ValueHeads:
+    """Read heads that `save_heads` wrote, ready for inference.
+
+    Raises:
+        DataError: A file is missing or damaged.
+    """
+    folder = Path(folder)
+    try:
+        shape = msgspec.json.decode((folder / CONFIG_NAME).read_bytes(), type=HeadShape)
+        heads = ValueHeads(shape, generator=torch.Generator())
+        heads.load_state_dict(load_file(folder / WEIGHTS_NAME))
+    except (OSError, msgspec.DecodeError, SafetensorError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{folder}: cannot read the value heads ({reason}); train them again") from error
+    return heads.eval().requires_grad_(False)

@@ -50,7 +50,7 @@ class IQLConfig(BaseModel):
     learning_rate: PositiveFloat = 1e-3
     learning_rate_decay: Literal["none", "cosine"] = "cosine"
     weight_decay: NonNegativeFloat = 1e-4
-    hidden_size: PositiveInt = 256
+    hidden_size: PositiveInt = 128
     hidden_layers: PositiveInt = 2
     layer_norm: bool = True
     holdout_fraction: float = Field(default=0.1, ge=0, lt=1)  # of tasks, for diagnostics and early stopping

@@ -162,13 +162,15 @@ def train_iql(
     )
     heads = ValueHeads(shape, generator=generator)
     heads.set_normalization(features.states[training.state_rows], features.actions[training.state_rows])
+    with torch.no_grad():  # normalized once for all updates
+        inputs = heads.q_inputs(features.states, features.actions), heads.v_inputs(features.states)
     learner = _Learner(heads, config)
-    updates = _fit(learner, features, training, validation, generator=generator, report=report)
+    updates = _fit(learner, inputs, training, validation, generator=generator, report=report)
     final = learner.final_heads()
     diagnostics = {"updates": float(updates), "transitions": float(len(training))}
     for name, part in (("train", training), ("held_out", validation)):
         if len(part):
-            diagnostics.update({f"{name}/{key}": value for key, value in learner.evaluate(features, part).items()})
+            diagnostics.update({f"{name}/{key}": value for key, value in learner.evaluate(inputs, part).items()})
     return IQLResult(final, diagnostics, held_out)
 
 
@@ -221,20 +223,21 @@ class _Learner:
             heads.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
         )
 
-    def losses(self, features: StepFeatures, batch: TransitionTable) -> dict[str, Tensor]:
+    def losses(self, inputs: tuple[Tensor, Tensor], batch: TransitionTable) -> dict[str, Tensor]:
         """The reduced losses of a batch, and the means of Q and V.
 
         # Deviation: both losses use the values before the update (algorithm 1 updates V first), which saves a pass.
         """
-        states, actions = features.states[batch.state_rows], features.actions[batch.state_rows]
-        inputs = self.heads.q_inputs(states, actions)
-        values = self.heads.v(states)
+        q_inputs, v_inputs = inputs
+        chosen = q_inputs[batch.state_rows]
+        # One pass of V over states and next states; the objectives stop the gradient of the latter.
+        both = self.heads.value(v_inputs[torch.cat([batch.state_rows, batch.next_rows])]).squeeze(0)
+        values, next_values = both[: len(batch)], both[len(batch) :]
         with torch.no_grad():
-            target_q = self.target(inputs).amin(dim=0)
-            next_values = self.heads.v(features.states[batch.next_rows])
+            target_q = self.target(chosen).amin(dim=0)
         everywhere = torch.ones_like(batch.has_target)
         value_losses = expectile_loss(target_q, values, everywhere, expectile=self.config.expectile)
-        q_values = self.heads.critics(inputs)
+        q_values = self.heads.critics(chosen)
         q_losses = td_loss(
             q_values, batch.rewards, next_values, batch.terminated, batch.has_target, discount=self.config.discount
         )
@@ -245,9 +248,9 @@ class _Learner:
             "mean_v": values.mean(),
         }
 
-    def update(self, features: StepFeatures, batch: TransitionTable, learning_rate: float) -> dict[str, Tensor]:
+    def update(self, inputs: tuple[Tensor, Tensor], batch: TransitionTable, learning_rate: float) -> dict[str, Tensor]:
         """One gradient step on both losses, then the targets move by `target_update_rate`."""
-        losses = self.losses(features, batch)
+        losses = self.losses(inputs, batch)
         self.optimizer.param_groups[0]["lr"] = learning_rate
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(losses["value_loss"] + losses["q_loss"])
@@ -258,12 +261,12 @@ class _Learner:
         return losses
 
     @torch.no_grad()
-    def evaluate(self, features: StepFeatures, part: TransitionTable) -> dict[str, float]:
+    def evaluate(self, inputs: tuple[Tensor, Tensor], part: TransitionTable) -> dict[str, float]:
         """Losses over all transitions of a part."""
         totals: dict[str, float] = {}
         for rows in torch.split(torch.arange(len(part)), 16_384):
             batch = part.select(rows)
-            for name, value in self.losses(features, batch).items():
+            for name, value in self.losses(inputs, batch).items():
                 totals[name] = totals.get(name, 0.0) + float(value) * len(batch) / len(part)
         return totals
 
@@ -276,7 +279,7 @@ class _Learner:
 
 def _fit(
     learner: _Learner,
-    features: StepFeatures,
+    inputs: tuple[Tensor, Tensor],
     training: TransitionTable,
     validation: TransitionTable,
     *,
@@ -289,11 +292,11 @@ def _fit(
     update = 0
     for update in range(1, config.steps + 1):
         rows = torch.randint(len(training), (config.batch_size,), generator=generator)
-        losses = learner.update(features, training.select(rows), _learning_rate(config, update))
+        losses = learner.update(inputs, training.select(rows), _learning_rate(config, update))
         if report is not None and update % config.log_every == 0:
             report(update, {name: float(value) for name, value in losses.items()})
         if config.patience is not None and len(validation) and update % config.evaluate_every == 0:
-            held_out = learner.evaluate(features, validation)
+            held_out = learner.evaluate(inputs, validation)
             loss = held_out["value_loss"] + held_out["q_loss"]
             if loss < best:
                 best, waited = loss, 0

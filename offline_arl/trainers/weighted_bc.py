@@ -200,8 +200,6 @@ def dataset_nll(
 
 def _weighted_rows(dataset: SegmentDataset, step_weights: StepWeights | None) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Indices of the rows that carry weight."""
-    if step_weights is None:
-        return np.arange(len(dataset))
     carried = np.array([bool((row_token_weights(row, step_weights) > 0).any()) for row in dataset])
     rows = np.flatnonzero(carried)
     if len(rows) == 0:
