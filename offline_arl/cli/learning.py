@@ -162,7 +162,7 @@ def _run_stage(
 
 
 def _finish(out: Output, output: Path, outputs: StageOutputs) -> None:
-    from offline_arl.workflows.summary import counts, number, policy_table, task_type_table
+    from offline_arl.workflows.summary import all_tables, counts, number
 
     metrics = {name: metric.as_dict() for name, metric in outputs.metrics.items()}
     result = {
@@ -174,9 +174,8 @@ def _finish(out: Output, output: Path, outputs: StageOutputs) -> None:
     }
 
     def render(console: Console) -> None:
-        for header, rows in (policy_table(metrics), task_type_table(metrics)):
-            if rows:
-                table(console, header, rows)
+        for title, (header, rows) in all_tables(metrics):
+            table(console, header, rows, title=title)
         for name, value in counts(metrics).items():
             console.print(f"{name}: {number(value)}")
         for note in outputs.notes:

@@ -51,14 +51,13 @@ def run(
         result = run_pipeline(loaded, output, progress=progress, observe=observe, fresh=fresh)
 
         def render(console: Console) -> None:
-            from offline_arl.workflows.summary import counts, number, policy_table, task_type_table
+            from offline_arl.workflows.summary import all_tables, counts, number
 
             metrics = result.results["metrics"]
             for name, value in counts(metrics).items():
                 console.print(f"{name}: {number(value)}")
-            for header, rows in (policy_table(metrics), task_type_table(metrics)):
-                if rows:
-                    table(console, header, rows)
+            for title, (header, rows) in all_tables(metrics):
+                table(console, header, rows, title=title)
             for record in result.records:
                 for line in record.outputs.notes:
                     console.print(f"{record.name}: {line}", markup=False)

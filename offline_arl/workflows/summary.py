@@ -11,34 +11,43 @@ from offline_arl.workflows.records import StageRecord
 
 MetricDict = Mapping[str, float | None]
 
-# Measures of the main table, in this order; any other measure follows by name.
-MEASURES = {
+# Measures with a title of their own; outcomes fill the main table, in this order, all others the second one.
+_OUTCOMES = {
     "success": "success, greedy",
     "success_sampled": "success, sampled",
+    "optimality": "optimality",
     "return": "return",
-    "steps": "steps",
-    "tool_call_accuracy": "tool-call accuracy",
-    "invalid_actions": "invalid actions",
+    "return_sampled": "return, sampled",
 }
+Table = tuple[list[str], list[list[str]]]  # header and rows
 
 
-def policy_table(metrics: Mapping[str, MetricDict]) -> tuple[list[str], list[list[str]]]:
-    """The metrics named `measure/policy` as a table: (header, rows), one row a policy in order of appearance."""
-    policies: list[str] = []
-    measures: list[str] = []
-    for name in metrics:
-        measure, *rest = name.split("/")
-        if len(rest) != 1:
-            continue
-        policies += [rest[0]] if rest[0] not in policies else []
-        measures += [measure] if measure not in measures else []
-    measures.sort(key=lambda measure: list(MEASURES).index(measure) if measure in MEASURES else len(MEASURES))
-    header = ["policy", *(MEASURES.get(measure, measure.replace("_", " ")) for measure in measures)]
+def policy_tables(metrics: Mapping[str, MetricDict]) -> list[tuple[str, Table]]:
+    """The metrics named `measure/policy` as titled tables with one row a policy, in order of appearance."""
+    names = [name.split("/") for name in metrics if name.count("/") == 1]
+    measures = list(dict.fromkeys(measure for measure, _ in names))
+    outcomes = [measure for measure in _OUTCOMES if measure in measures]
+    process = [measure for measure in measures if measure not in _OUTCOMES]
+    return [
+        (title, _policy_table(metrics, list(dict.fromkeys(p for m, p in names if m in chosen)), chosen))
+        for title, chosen in (("Policies", outcomes), ("How they act", process))
+        if chosen
+    ]
+
+
+def _policy_table(metrics: Mapping[str, MetricDict], policies: Sequence[str], measures: Sequence[str]) -> Table:
+    header = ["policy", *(_OUTCOMES.get(measure, measure.replace("_", " ")) for measure in measures)]
     rows = [[policy, *(_cell(metrics.get(f"{measure}/{policy}")) for measure in measures)] for policy in policies]
     return header, rows
 
 
-def task_type_table(metrics: Mapping[str, MetricDict]) -> tuple[list[str], list[list[str]]]:
+def all_tables(metrics: Mapping[str, MetricDict]) -> list[tuple[str, Table]]:
+    """Every titled table of a run that has rows."""
+    by_type = task_type_table(metrics)
+    return [*policy_tables(metrics), *([("Success by task type, greedy", by_type)] if by_type[1] else [])]
+
+
+def task_type_table(metrics: Mapping[str, MetricDict]) -> Table:
     """The metrics named `success/policy/task_type`: (header, rows), one row a task type, one column a policy."""
     found = [name.split("/") for name in metrics if name.startswith("success/") and name.count("/") == 2]
     policies = list(dict.fromkeys(policy for _, policy, _ in found))
@@ -47,7 +56,7 @@ def task_type_table(metrics: Mapping[str, MetricDict]) -> tuple[list[str], list[
         [task_type, *(_cell(metrics.get(f"success/{policy}/{task_type}")) for policy in policies)]
         for task_type in types
     ]
-    return ["task type (success, greedy)", *policies], rows
+    return ["task type", *policies], rows
 
 
 def counts(metrics: Mapping[str, MetricDict]) -> dict[str, float | None]:
@@ -62,12 +71,8 @@ def summarize(pipeline: Pipeline, results: Mapping[str, Any], records: Sequence[
     if pipeline.description:
         lines += [pipeline.description.strip(), ""]
     lines += [f"Seed {pipeline.seed}; rollouts by {results['backend'] or 'no sampler'}.", ""]
-    for title, (header, rows) in (
-        ("Policies", policy_table(metrics)),
-        ("By task type", task_type_table(metrics)),
-    ):
-        if rows:
-            lines += [f"## {title}", "", *_markdown(header, rows), ""]
+    for title, (header, rows) in all_tables(metrics):
+        lines += [f"## {title}", "", *_markdown(header, rows), ""]
     if any("/" in name for name in metrics):
         lines += ["In brackets: 95 % intervals.", ""]
     found = counts(metrics)

@@ -1,0 +1,46 @@
+"""Tables of a run, from metric names."""
+
+from __future__ import annotations
+
+from offline_arl.workflows.summary import all_tables, counts
+
+
+def metric(estimate: float | None, n: int = 300) -> dict[str, float | None]:
+    spread = None if estimate is None else 0.05
+    low, high = (None, None) if spread is None or estimate is None else (estimate - spread, estimate + spread)
+    return {"estimate": estimate, "low": low, "high": high, "n": n}
+
+
+METRICS = {
+    "trajectories": metric(4000),
+    "steps/behavior": metric(2.5),
+    "success_sampled/bc": metric(0.42),
+    "success/behavior": metric(0.36),
+    "success/bc": metric(0.65),
+    "success/behavior/refund": metric(0.5),
+    "success/bc/refund": metric(0.75),
+    "success/bc/status": metric(None, 0),
+}
+
+
+def test_outcomes_come_first_in_their_order_and_gaps_are_shown_as_such() -> None:
+    titles = dict(all_tables(METRICS))
+    assert list(titles) == ["Policies", "How they act", "Success by task type, greedy"]
+    header, rows = titles["Policies"]
+    assert header == ["policy", "success, greedy", "success, sampled"]
+    assert rows == [
+        ["bc", "0.650 [0.600, 0.700]", "0.420 [0.370, 0.470]"],
+        ["behavior", "0.360 [0.310, 0.410]", "-"],
+    ]
+    assert titles["How they act"] == (["policy", "steps"], [["behavior", "2.500 [2.450, 2.550]"]])
+
+
+def test_task_types_have_a_column_a_policy_and_no_number_where_there_is_no_case() -> None:
+    _, (header, rows) = all_tables(METRICS)[-1]
+    assert header == ["task type", "behavior", "bc"]
+    assert rows == [["refund", "0.500 [0.450, 0.550]", "0.750 [0.700, 0.800]"], ["status", "-", "-"]]
+
+
+def test_counts_are_what_names_no_policy() -> None:
+    assert counts(METRICS) == {"trajectories": 4000}
+    assert all_tables({"trajectories": metric(1)}) == []
