@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import BinaryIO, Literal
 
 import msgspec
 
@@ -46,30 +46,17 @@ def read_records(file: LogFile, *, max_record_bytes: int = MAX_RECORD_BYTES) -> 
         DataError: The file cannot be opened.
     """
     try:
-        stream = _open(file.path)
+        stream = file.path.open("rb")
     except OSError as error:
         raise DataError(f"{file.shown}: cannot be read: {error.strerror or error}") from error
-    with stream:
-        count = 0
-        try:
-            blank_lines, first = _skip_blank(stream, max_record_bytes)
-            if not first:
-                yield RawRecord(file.shown, file.label, 0, b"", problem="the file is empty")
-                return
-            rewound = _Rewound(blank_lines, first, stream)
-            if _layout(rewound) == "lines":
-                records = _lines(file, rewound, max_record_bytes)
-            else:
-                records = _document(file, rewound.read())
-            for record in records:
-                count += 1
-                yield record
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            problem = f"the compressed stream is damaged after record {count}: {error}"
-            yield RawRecord(file.shown, file.label, count, b"", problem=problem)
-        except OSError as error:
-            problem = f"the file cannot be read after record {count}: {error.strerror or error}"
-            yield RawRecord(file.shown, file.label, count, b"", problem=problem)
+    pieces = _Pieces(stream)
+    with io.BufferedReader(pieces, 1 << 16) as buffered:
+        blank_lines, first = _skip_blank(buffered, max_record_bytes)
+        if first:
+            lines = _Lines(blank_lines, first, buffered, pieces)
+            yield from _lines(file, lines, max_record_bytes) if _layout(lines) == "lines" else _document(file, lines)
+        else:
+            yield RawRecord(file.shown, file.label, 0, b"", problem=pieces.damage or "the file is empty")
 
 
 def parse(raw: bytes) -> object:
@@ -97,13 +84,53 @@ def explain(raw: bytes, error: Exception) -> str:
     return f"invalid JSON: {error}"
 
 
-class _Rewound:
-    """A stream of lines whose first lines were looked at already."""
+class _Pieces(io.RawIOBase):
+    """A file, decompressed if need be, that ends where it cannot be read further; `damage` then says why.
 
-    def __init__(self, blank_lines: int, first: bytes, stream: BinaryIO) -> None:
+    An exception in the middle of a line would lose what was read of it.
+    """
+
+    def __init__(self, stream: io.BufferedReader) -> None:
+        self._stream = stream
+        self._source: io.BufferedReader | gzip.GzipFile = stream
+        self.damage: str | None = None
+        try:
+            if stream.peek(2)[:2] == b"\x1f\x8b":
+                self._source = gzip.GzipFile(fileobj=stream)
+        except OSError as error:
+            self.damage = f"the file cannot be read: {error}"
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        if self.damage is not None:
+            return 0
+        try:
+            piece = self._source.read1(len(buffer))
+        except (EOFError, zlib.error, OSError) as error:
+            self.damage = f"the file cannot be read further: {error}"
+            return 0
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+class _Lines:
+    """A stream of lines whose first ones were looked at already."""
+
+    def __init__(self, blank_lines: int, first: bytes, stream: BinaryIO, pieces: _Pieces | None) -> None:
         self.blank_lines = blank_lines
         self.seen: list[bytes] = [first]
         self.stream = stream
+        self._pieces = pieces
+
+    @property
+    def damage(self) -> str | None:
+        return None if self._pieces is None else self._pieces.damage
 
     def peek(self, count: int, limit: int) -> list[bytes]:
         while len(self.seen) < count:
@@ -113,15 +140,12 @@ class _Rewound:
             self.seen.append(line)
         return self.seen
 
+    def next_piece(self, limit: int) -> bytes:
+        """The next line or, where the look-ahead or `limit` cut it, the next piece of it; b"" at the end."""
+        return self.seen.pop(0) if self.seen else self.stream.readline(limit)
+
     def read(self) -> bytes:
         return b"".join([*self.seen, self.stream.read()])
-
-
-def _open(path: Path) -> BinaryIO:
-    stream = path.open("rb")
-    if stream.peek(2)[:2] == b"\x1f\x8b":
-        return cast(BinaryIO, io.BufferedReader(gzip.GzipFile(fileobj=stream), 1 << 20))
-    return stream
 
 
 def _skip_blank(stream: BinaryIO, limit: int) -> tuple[int, bytes]:
@@ -136,7 +160,7 @@ def _skip_blank(stream: BinaryIO, limit: int) -> tuple[int, bytes]:
     return count, b""
 
 
-def _layout(lines: _Rewound) -> Layout:
+def _layout(lines: _Lines) -> Layout:
     """Tell JSON Lines from a document that happens to span lines.
 
     A line that is a whole non-empty JSON object (and is not indented) only occurs in JSON Lines; so does a whole
@@ -165,46 +189,46 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
-def _lines(file: LogFile, lines: _Rewound, limit: int) -> Iterator[RawRecord]:
+def _lines(file: LogFile, lines: _Lines, limit: int) -> Iterator[RawRecord]:
     number, position = lines.blank_lines, 0
-    pending, stream = lines.seen, lines.stream
-    while True:
-        line = pending.pop(0) if pending else stream.readline(limit)
-        if not line:
-            return
+    told = False
+    while line := lines.next_piece(limit):
         number += 1
         problem = None
-        # A line that the look-ahead cut is completed here.
-        while not line.endswith(b"\n") and len(line) < limit:
-            rest = pending.pop(0) if pending else stream.readline(limit - len(line))
-            if not rest:
-                break
+        while not line.endswith(b"\n") and len(line) < limit and (rest := lines.next_piece(limit - len(line))):
             line += rest
         if not line.endswith(b"\n") and len(line) >= limit:
             problem = f"the line is longer than {limit} bytes"
             line = line[:4096]
-            while (rest := stream.readline(1 << 20)) and not rest.endswith(b"\n"):
+            while (rest := lines.next_piece(1 << 20)) and not rest.endswith(b"\n"):
                 pass
+        elif not line.endswith(b"\n"):
+            problem = lines.damage
+            told = problem is not None
         raw = line.strip()
         if raw:
             yield RawRecord(file.shown, file.label, position, raw, line=number, problem=problem)
             position += 1
+    if lines.damage is not None and not told:
+        yield RawRecord(file.shown, file.label, position, b"", line=number + 1, problem=lines.damage)
 
 
-def _document(file: LogFile, data: bytes) -> Iterator[RawRecord]:
-    data = data.strip()
-    if data[:1] != b"[":
-        named_lines = Path(file.label.removesuffix(".gz")).suffix in (".jsonl", ".ndjson")
-        if named_lines and not _is_json(data):
-            stream = io.BytesIO(data)
-            yield from _lines(file, _Rewound(0, stream.readline(), stream), len(data) + 1)
-        else:
-            yield RawRecord(file.shown, file.label, 0, data)
-        return
+def _document(file: LogFile, lines: _Lines) -> Iterator[RawRecord]:
+    data = lines.read().strip()
+    if data[:1] == b"[":
+        yield from _array(file, data, lines.damage)
+    elif Path(file.label.removesuffix(".gz")).suffix in (".jsonl", ".ndjson") and not _is_json(data):
+        stream = io.BytesIO(data)
+        yield from _lines(file, _Lines(lines.blank_lines, stream.readline(), stream, None), len(data) + 1)
+    else:
+        yield RawRecord(file.shown, file.label, 0, data, problem=lines.damage)
+
+
+def _array(file: LogFile, data: bytes, damage: str | None) -> Iterator[RawRecord]:
     try:
         elements = msgspec.json.decode(data, type=list[msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as error:
-        yield from _salvage(file, data, explain(data, error))
+        yield from _salvage(file, data, damage or explain(data, error))
         return
     if not elements:
         yield RawRecord(file.shown, file.label, 0, data, problem="the list is empty")
