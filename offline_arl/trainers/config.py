@@ -16,6 +16,7 @@ class WeightedBCConfig(BaseModel):
     max_steps: PositiveInt | None = None  # updates; None: as many as the epochs give
     tokens_per_batch: PositiveInt = 4_096
     gradient_accumulation_steps: PositiveInt = 1
+    optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for small policies trained from scratch
     learning_rate: PositiveFloat = 1e-3
     schedule: Literal["linear", "cosine", "constant_with_warmup"] = "cosine"
     warmup_fraction: float = Field(default=0.05, ge=0, lt=1)

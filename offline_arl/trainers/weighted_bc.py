@@ -39,6 +39,7 @@ from offline_arl.objectives import masked_mean, predicting_mask, selected_token_
 from offline_arl.objectives.logprobs import scored_mask
 from offline_arl.trainers.checkpoint import TrainingRecord, save_checkpoint
 from offline_arl.trainers.config import WeightedBCConfig
+from offline_arl.trainers.optimizers import MuonWithAdamW
 
 _logger = logging.getLogger(__name__)
 
@@ -149,6 +150,7 @@ def train_weighted_bc(
             step_weights=step_weights,
             pad_token_id=_pad_token_id(tokenizer),
             share_prefix=config.share_prefix and not config.gradient_checkpointing,
+            optimizers=(_optimizer(config, trained), None),
         )
         result = trainer.train(
             resume_from_checkpoint=None if resume_from_checkpoint is None else str(resume_from_checkpoint)
@@ -244,6 +246,18 @@ def _arguments(config: WeightedBCConfig, output_dir: Path, seed: int, n_batches:
         accelerator_config={"even_batches": False},
         use_cpu=next(model.parameters()).device.type == "cpu",
         seed=seed,
+    )
+
+
+def _optimizer(config: WeightedBCConfig, model: Any) -> MuonWithAdamW | None:
+    """None: the Trainer makes the AdamW of its arguments."""
+    if config.optimizer == "adamw":
+        return None
+    return MuonWithAdamW(
+        model,
+        learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay,
+        adam_beta2=config.adam_beta2,
     )
 
 

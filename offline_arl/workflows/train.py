@@ -9,7 +9,7 @@ from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.features import StepFeatures, load_features
 from offline_arl.models.policy import load_policy
-from offline_arl.models.value_heads import ValueHeads
+from offline_arl.models.value_heads import ValueHeads, load_heads, save_heads
 from offline_arl.trainers.config import IQLConfig, WeightedBCConfig
 from offline_arl.trainers.value import advantages, awr_step_weights, compute_features
 from offline_arl.trainers.value import train_iql as fit_heads
@@ -47,7 +47,7 @@ def train_values(config: TrainValues, context: StageContext) -> StageOutputs:
         generator=torch.Generator().manual_seed(context.integer_seed()),
         report=lambda update, _: context.progress("value updates", update, iql.steps),
     )
-    result.heads.save(folder)
+    save_heads(result.heads, folder)
     metrics = _value_quality(context, dataset, features, result.held_out, result.heads)
     diagnostics = result.diagnostics
     losses = ", ".join(
@@ -72,7 +72,7 @@ def train_iql(config: TrainIQL, context: StageContext) -> StageOutputs:
         DataError: The value heads were trained on another dataset.
     """
     values = context.path(config.values, "values")
-    heads = ValueHeads.load(values)
+    heads = load_heads(values)
     features = load_features(values / "features")
     step_advantages = advantages(heads, features)
     weights = awr_step_weights(
