@@ -24,7 +24,7 @@ Table = tuple[list[str], list[list[str]]]  # header and rows
 
 def policy_tables(metrics: Mapping[str, MetricDict]) -> list[tuple[str, Table]]:
     """The metrics named `measure/policy` as titled tables with one row a policy, in order of appearance."""
-    names = [name.split("/") for name in metrics if name.count("/") == 1]
+    names = [name.split("/") for name, metric in metrics.items() if name.count("/") == 1 and not _is_count(metric)]
     measures = list(dict.fromkeys(measure for measure, _ in names))
     outcomes = [measure for measure in _OUTCOMES if measure in measures]
     process = [measure for measure in measures if measure not in _OUTCOMES]
@@ -60,8 +60,13 @@ def task_type_table(metrics: Mapping[str, MetricDict]) -> Table:
 
 
 def counts(metrics: Mapping[str, MetricDict]) -> dict[str, float | None]:
-    """The metrics that are no `measure/policy`: plain counts."""
-    return {name: metric["estimate"] for name, metric in metrics.items() if "/" not in name}
+    """The metrics that count instead of estimating."""
+    return {name: metric["estimate"] for name, metric in metrics.items() if _is_count(metric)}
+
+
+def _is_count(metric: MetricDict) -> bool:
+    """Whether nothing is estimated: the three numbers and the number of cases are one number."""
+    return metric["estimate"] is not None and len({metric[key] for key in ("estimate", "low", "high", "n")}) == 1
 
 
 def summarize(pipeline: Pipeline, results: Mapping[str, Any], records: Sequence[StageRecord], output: Path) -> str:
@@ -71,9 +76,10 @@ def summarize(pipeline: Pipeline, results: Mapping[str, Any], records: Sequence[
     if pipeline.description:
         lines += [pipeline.description.strip(), ""]
     lines += [f"Seed {pipeline.seed}; rollouts by {results['backend'] or 'no sampler'}.", ""]
-    for title, (header, rows) in all_tables(metrics):
+    tables = all_tables(metrics)
+    for title, (header, rows) in tables:
         lines += [f"## {title}", "", *_markdown(header, rows), ""]
-    if any("/" in name for name in metrics):
+    if tables:
         lines += ["In brackets: 95 % intervals.", ""]
     found = counts(metrics)
     if found:

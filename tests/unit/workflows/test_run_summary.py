@@ -11,8 +11,13 @@ def metric(estimate: float | None, n: int = 300) -> dict[str, float | None]:
     return {"estimate": estimate, "low": low, "high": high, "n": n}
 
 
+def number(value: int) -> dict[str, float | None]:
+    return dict.fromkeys(("estimate", "low", "high", "n"), value)
+
+
 METRICS = {
-    "trajectories": metric(4000),
+    "trajectories": number(4000),
+    "segments/bc_data": number(4100),
     "steps/behavior": metric(2.5),
     "success_sampled/bc": metric(0.42),
     "success/behavior": metric(0.36),
@@ -41,6 +46,6 @@ def test_task_types_have_a_column_a_policy_and_no_number_where_there_is_no_case(
     assert rows == [["refund", "0.500 [0.450, 0.550]", "0.750 [0.700, 0.800]"], ["status", "-", "-"]]
 
 
-def test_counts_are_what_names_no_policy() -> None:
-    assert counts(METRICS) == {"trajectories": 4000}
-    assert all_tables({"trajectories": metric(1)}) == []
+def test_counts_stay_out_of_the_tables_of_policies() -> None:
+    assert counts(METRICS) == {"trajectories": 4000, "segments/bc_data": 4100}
+    assert all_tables({"trajectories": number(1), "pairs/step": number(0)}) == []
