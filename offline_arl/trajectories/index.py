@@ -38,7 +38,7 @@ class StoreIndex:
         self._connection.executescript(_SCHEMA)
         # A lost index is rebuilt, so losing the last transaction in a power cut costs nothing.
         self._connection.execute("PRAGMA synchronous = NORMAL")
-        self.empty = self._next_number() is None
+        self.empty = self.last_part == 0
 
     def record_refused(self, key: bytes) -> bool | None:
         """None: the record was never seen. Otherwise whether it was refused."""
@@ -55,30 +55,33 @@ class StoreIndex:
         row = None if self.empty else self._one("SELECT id FROM contents WHERE key = ?", content)
         return None if row is None else str(row[0])
 
-    def add(self, parts: Iterable[tuple[int, IndexRows]], *, next_number: int) -> None:
-        """Add what parts hold, in one transaction."""
+    @property
+    def last_part(self) -> int:
+        """Number of the last part that the index describes; 0 where it describes none."""
+        row = self._connection.execute("SELECT value FROM state WHERE name = 'last_part'").fetchone()
+        return 0 if row is None else int(row[0])
+
+    def add(self, parts: Iterable[tuple[int, IndexRows]]) -> None:
+        """Add what parts hold, in order of their numbers, in one transaction."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             for part, rows in parts:
                 self._insert(part, rows)
-            self._set_next_number(next_number)
+                self._set_last_part(part)
         except BaseException:
             self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
         self.empty = False
 
-    def forget_from(self, number: int) -> None:
-        """Forget parts from `number` on: a killed writer indexed them but did not publish them."""
+    def forget_after(self, number: int) -> None:
+        """Forget the parts after `number`: a killed writer indexed them but did not publish them."""
         self._connection.execute("BEGIN IMMEDIATE")
         for name in ("records", "trajectories", "contents"):
-            self._connection.execute(f"DELETE FROM {name} WHERE part >= ?", (number,))
-        self._set_next_number(number)
+            self._connection.execute(f"DELETE FROM {name} WHERE part > ?", (number,))
+        self._set_last_part(number)
         self._connection.execute("COMMIT")
-
-    def described(self) -> int:
-        """The number of the first part that the index does not describe."""
-        return self._next_number() or 1
+        self.empty = number == 0
 
     def close(self) -> None:
         """Close the file."""
@@ -104,9 +107,5 @@ class StoreIndex:
         row: tuple[object, ...] | None = self._connection.execute(statement, (parameter,)).fetchone()
         return row
 
-    def _next_number(self) -> int | None:
-        row = self._connection.execute("SELECT value FROM state WHERE name = 'next_number'").fetchone()
-        return None if row is None else int(row[0])
-
-    def _set_next_number(self, number: int) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO state VALUES ('next_number', ?)", (number,))
+    def _set_last_part(self, number: int) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO state VALUES ('last_part', ?)", (number,))

@@ -73,7 +73,8 @@ class MessageError(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Producer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who made a message. Role alone cannot tell: demonstrations, scripted greetings, compaction summaries and
-    copied context carry the role "assistant" and are not training targets."""
+    copied context carry the role "assistant" and are not training targets.
+    """
 
     kind: ProducerKind = "unknown"
     name: str | None = None

@@ -29,12 +29,10 @@ class Segment:
 
     def step_spans(self) -> list[tuple[int, int, int]]:
         """(step, start, end) for each step: its action tokens are [start, end), end - 1 is the last one."""
-        spans: list[tuple[int, int, int]] = []
         positions = np.flatnonzero(self.action_mask)
         if len(positions) == 0:
-            return spans
+            return []
         steps = self.step_index[positions]
         breaks = np.flatnonzero((np.diff(positions) != 1) | (np.diff(steps) != 0)) + 1
-        for group in np.split(positions, breaks):
-            spans.append((int(self.step_index[group[0]]), int(group[0]), int(group[-1]) + 1))
-        return spans
+        groups = np.split(positions, breaks)
+        return [(int(self.step_index[group[0]]), int(group[0]), int(group[-1]) + 1) for group in groups]

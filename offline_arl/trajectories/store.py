@@ -92,7 +92,12 @@ class Store:
         if root.exists() and any(name.name != files.LOCK and name.name[:5] != ".tmp-" for name in root.iterdir()):
             raise UsageError(f"{root}: the folder is not empty and is not a store; choose another folder")
         root.mkdir(parents=True, exist_ok=True)
-        files.write_manifest(root, Manifest(configuration=dict(configuration or {})))
+        with files.writer_lock(root):
+            # Under the lock: a manifest that another process made meanwhile must not be replaced by an empty one.
+            if not (root / files.MANIFEST).exists():
+                files.write_manifest(root, Manifest(configuration=dict(configuration or {})))
+            elif not exist_ok:
+                raise UsageError(f"{root}: there is a store already; open it, or choose another folder")
         return cls(root)
 
     @property

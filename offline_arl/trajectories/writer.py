@@ -187,7 +187,7 @@ class StoreWriter:
             )
             entry = write_parquet(self._root, f"side_tables/{DUPLICATES}/{number:06}.parquet", frame)
             side_tables[DUPLICATES] = [*side_tables.get(DUPLICATES, []), entry]
-        index.add([(number, self._pending_index)], next_number=number + 1)
+        index.add([(number, self._pending_index)])
         counts = Counts(
             trajectories=manifest.counts.trajectories + len(self._rows),
             steps=manifest.counts.steps + len(self._steps),
@@ -262,12 +262,12 @@ def _open_index(root: Path, manifest: Manifest) -> StoreIndex:
         logger.warning("%s: the index is damaged; it is rebuilt from the parts", root)
         (root / INDEX_FILE).unlink()
         index = StoreIndex(root)
-    described = index.described()
-    if described > manifest.next_number:
-        index.forget_from(manifest.next_number)
-    elif described < manifest.next_number:
-        behind = [part for part in manifest.parts if part.number >= described]
-        index.add(((part.number, _index_rows(root, part)) for part in behind), next_number=manifest.next_number)
+    last_published = manifest.parts[-1].number if manifest.parts else 0
+    if index.last_part > last_published:
+        index.forget_after(last_published)
+    elif index.last_part < last_published:
+        behind = [part for part in manifest.parts if part.number > index.last_part]
+        index.add((part.number, _index_rows(root, part)) for part in behind)
     return index
 
 

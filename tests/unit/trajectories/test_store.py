@@ -10,6 +10,8 @@ import pytest
 
 import offline_arl
 from offline_arl.errors import DataError, UsageError
+from offline_arl.trajectories import files
+from offline_arl.trajectories.files import Manifest
 from offline_arl.trajectories.schema import (
     Branch,
     Context,
@@ -258,6 +260,24 @@ def test_a_lost_index_is_rebuilt(store: Store, damage: str) -> None:
         assert not writer.add(make_trajectory("a"))
         assert writer.add(make_trajectory("a", trajectory_id="copy"))
     assert store.side_table("duplicates").collect().rows() == [("copy", "a")]
+
+
+def test_a_commit_that_failed_after_the_index_leaves_no_ghosts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index of a failed commit knows a record that no part holds; it must not count as there."""
+
+    def fail(root: Path, manifest: Manifest) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_manifest", fail)
+        with pytest.raises(OSError, match="disk full"), store.writer() as writer:
+            writer.add(make_trajectory("a"))
+    # A side table takes the number that the failed commit had taken.
+    store.write_side_table("scores", pl.DataFrame({"trajectory_id": ["a"], "score": [1.0]}))
+    with store.writer() as writer:
+        assert writer.add(make_trajectory("a"))
+    assert [trajectory.trajectory_id for trajectory in store.iter_trajectories()] == ["a"]
+    assert store.trajectories.collect()["duplicate_of"].to_list() == [None]
 
 
 def test_side_tables_are_replaced_and_joined(store: Store) -> None:
