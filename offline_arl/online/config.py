@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from offline_arl.online.rows import Gate
 from offline_arl.rollouts.backends import Backend
 from offline_arl.rollouts.sync import FLOAT32_TOLERANCE
 from offline_arl.warmstart import MINIMUM_SUCCESS, MINIMUM_TASKS
@@ -41,11 +42,12 @@ class GrpoConfig(_Frozen):
     max_gradient_norm: PositiveFloat = 1.0
     kl_coefficient: NonNegativeFloat = 0.02  # on the k3 estimate of KL(policy || warm start), a token
     loss_type: Literal["dapo", "dr_grpo"] = "dapo"  # dr_grpo: no division by the group's standard deviation
+    group_gate: Gate = "outcome"  # a group teaches where its attempts differ in this
     entropy_coefficient: NonNegativeFloat = 0.0
     temperature: PositiveFloat = 1.0
     max_tokens_per_step: PositiveInt = 64
     max_total_tokens: PositiveInt = 1024
-    rows_per_batch: PositiveInt = 32  # episodes a forward pass
+    rows_per_batch: PositiveInt = 64  # episodes a backward pass; fewer need less memory
     curriculum: CurriculumConfig | None = None
     gate: GateConfig | None = GateConfig()  # needs validation tasks; None: start whatever the policy is worth
     validation_every: PositiveInt = 10  # steps

@@ -22,7 +22,7 @@ from offline_arl.errors import DataError, TemplateError, UsageError
 from offline_arl.online.config import GrpoConfig
 from offline_arl.online.curriculum import TaskSchedule
 from offline_arl.online.monitors import Monitor, StepRecord, Validation, summarize_episodes
-from offline_arl.online.rows import rollout_rows, usable
+from offline_arl.online.rows import idle_groups, rollout_rows, usable
 from offline_arl.rollouts.backends import make_sampler
 from offline_arl.rollouts.collect import collect, step_seed
 from offline_arl.rollouts.episode import Episode
@@ -154,7 +154,9 @@ class _Run:
         self._synced_step = 0  # the sampler starts with the weights of the warm start
         self._syncs = 0
         self._checked: SyncReport | None = None
-        self._episodes: list[Episode] = []
+        self._episodes: list[Episode] = []  # of the current step
+        self._idle = np.zeros(0, dtype=np.bool_)
+        self._train_started = 0.0
         self._best: Validation | None = None
         self._seconds: dict[str, float] = defaultdict(float)  # of the current step
         self._totals: dict[str, float] = defaultdict(float)
@@ -236,8 +238,10 @@ class _Run:
             self._on_episodes(step, episodes)
         self._schedule.update(_success_by_type(episodes, config.group_size))
         self._train_started = time.perf_counter()
+        self._idle = idle_groups(episodes, group_size=config.group_size, by=config.group_gate)
         filler = self.renderer.stop_token_ids[0]
-        return rollout_rows(episodes, group_size=config.group_size, filler_token=filler).as_output()
+        rows = rollout_rows(episodes, idle=self._idle, group_size=config.group_size, filler_token=filler)
+        return rows.as_output()
 
     def result(self) -> GrpoResult:
         """The outcome, once trained."""
@@ -331,7 +335,8 @@ class _Run:
         self._seconds["train"] += time.perf_counter() - self._train_started
         record = StepRecord(
             step=step,
-            **summarize_episodes(self._episodes, group_size=self.config.group_size),  # type: ignore[arg-type]
+            idle_groups=float(self._idle.mean()),
+            **summarize_episodes(self._episodes),  # type: ignore[arg-type]
             kl=logs.get("kl") if self.config.kl_coefficient else None,
             entropy=float(logs.get("entropy", float("nan"))),
             loss=float(logs.get("loss", float("nan"))),

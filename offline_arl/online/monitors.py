@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from offline_arl.errors import DataError
-from offline_arl.online.rows import zero_variance
 from offline_arl.rollouts.episode import Episode
 
 logger = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ class StepRecord:
     invalid_actions: float  # an episode
     truncated: float  # share
     infrastructure_errors: int
-    zero_variance: float  # share of groups that teach nothing
+    idle_groups: float  # share of groups that teach nothing: all attempts are worth the same
     kl: float | None  # to the warm start, a token, before the update; None without a reference
     entropy: float  # nats a token, before the update
     loss: float
@@ -52,7 +51,7 @@ class Validation:
     n_tasks: int
 
 
-def summarize_episodes(episodes: Sequence[Episode], *, group_size: int) -> dict[str, float | int]:
+def summarize_episodes(episodes: Sequence[Episode]) -> dict[str, float | int]:
     """The fields of a `StepRecord` that come from its episodes."""
     sound = [episode for episode in episodes if not episode.infrastructure_error]
     verdicts = [episode.success for episode in sound if episode.success is not None]
@@ -65,7 +64,6 @@ def summarize_episodes(episodes: Sequence[Episode], *, group_size: int) -> dict[
         "invalid_actions": _mean([episode.n_invalid for episode in sound]),
         "truncated": _mean([episode.trajectory.truncated for episode in sound]),
         "infrastructure_errors": len(episodes) - len(sound),
-        "zero_variance": float(zero_variance(episodes, group_size=group_size).mean()),
     }
 
 

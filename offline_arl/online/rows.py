@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offline_arl.rollouts.episode import Episode
 
-_ZERO_SPREAD = 1e-6
+_SMALLEST_SPREAD = 1e-6
+
+Gate = Literal["outcome", "return"]
 
 
 class RolloutRows(NamedTuple):
@@ -27,35 +29,34 @@ class RolloutRows(NamedTuple):
         return {name: list(values) for name, values in self._asdict().items()}
 
 
-def rollout_rows(episodes: Sequence[Episode], *, group_size: int, filler_token: int) -> RolloutRows:
+def rollout_rows(
+    episodes: Sequence[Episode], *, idle: NDArray[np.bool_], group_size: int, filler_token: int
+) -> RolloutRows:
     """The rows of one generation batch.
 
-    What the environment said is masked. A group whose returns are all equal is masked whole: it has no advantage,
-    and would only be pulled towards the reference and count in the average. An episode whose harness failed, or in
+    What the environment said is masked. An episode of an idle group would only be pulled towards the reference and
+    count in the average over tokens: it becomes one masked token with its return. One whose harness failed, or in
     which nothing was sampled, becomes one masked token without a return: TRL leaves it out of the group's mean.
 
     Args:
         episodes: Groups next to one another.
+        idle: [G] Groups that teach nothing; see `idle_groups`.
         group_size: Episodes a group.
         filler_token: Stands for an episode without tokens; TRL cannot take an empty completion.
     """
-    teaches = np.repeat(~zero_variance(episodes, group_size=group_size), group_size)
     rows = RolloutRows([], [], [], [], [])
-    for episode, trained in zip(episodes, teaches, strict=True):
-        token_ids = episode.token_ids.tolist()
+    for episode, is_idle in zip(episodes, np.repeat(idle, group_size), strict=True):
         start = episode.prompt_length
-        if usable(episode):
-            mask = episode.action_mask[start:] & bool(trained)
-            rows.completion_ids.append(token_ids[start:])
+        rows.prompt_ids.append(episode.token_ids[:start].tolist() or [filler_token])
+        if usable(episode) and not is_idle:
+            rows.completion_ids.append(episode.token_ids[start:].tolist())
             rows.logprobs.append(np.nan_to_num(episode.logprobs[start:], nan=0.0).tolist())
-            rows.env_mask.append(mask.astype(int).tolist())
-            rows.episode_return.append(episode.total_reward)
+            rows.env_mask.append(episode.action_mask[start:].astype(int).tolist())
         else:
             rows.completion_ids.append([filler_token])
             rows.logprobs.append([0.0])
             rows.env_mask.append([0])
-            rows.episode_return.append(None)
-        rows.prompt_ids.append(token_ids[:start] or [filler_token])
+        rows.episode_return.append(episode.total_reward if usable(episode) else None)
     return rows
 
 
@@ -64,11 +65,28 @@ def usable(episode: Episode) -> bool:
     return not episode.infrastructure_error and episode.n_steps > 0
 
 
-def zero_variance(episodes: Sequence[Episode], *, group_size: int) -> NDArray[np.bool_]:
-    """[G] Whether all usable returns of a group are the same; such a group has no advantage and teaches nothing."""
+def idle_groups(episodes: Sequence[Episode], *, group_size: int, by: Gate) -> NDArray[np.bool_]:
+    """[G] Whether a group of attempts teaches nothing: all its usable episodes are worth the same.
+
+    Args:
+        episodes: Groups next to one another.
+        group_size: Episodes a group.
+        by: "outcome" compares verdicts (scores where the judge gives no verdict): a group of failures that differ in
+            penalties alone would get advantages out of shaping, with nothing to show which attempt is right.
+            "return" compares returns. Episodes that nobody judged are compared by their returns.
+    """
     flat = []
     for start in range(0, len(episodes), group_size):
         group = [episode for episode in episodes[start : start + group_size] if usable(episode)]
-        returns = [episode.total_reward for episode in group if episode.total_reward is not None]
-        flat.append(len(returns) < 2 or max(returns) - min(returns) < _ZERO_SPREAD)
+        worth = [_worth(episode, by) for episode in group]
+        flat.append(len(worth) < 2 or max(worth) - min(worth) < _SMALLEST_SPREAD)
     return np.array(flat, dtype=np.bool_)
+
+
+def _worth(episode: Episode, by: Gate) -> float:
+    outcome = episode.trajectory.outcome
+    if by == "outcome" and outcome.success is not None:
+        return float(outcome.success)
+    if by == "outcome" and outcome.score is not None:
+        return outcome.score
+    return episode.total_reward or 0.0
