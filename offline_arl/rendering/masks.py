@@ -93,7 +93,12 @@ class TurnFinder:
 
 
 def chained(
-    conversation: Conversation, finder: TurnFinder, steps: Sequence[int], tools: Sequence[Tools]
+    conversation: Conversation,
+    finder: TurnFinder,
+    steps: Sequence[int],
+    tools: Sequence[Tools],
+    *,
+    join: bool = True,
 ) -> list[list[Piece]]:
     """Pieces of each segment, for conversations whose earlier turns may be rewritten as it grows.
 
@@ -105,6 +110,7 @@ def chained(
         finder: Of the same template.
         steps: Indices of the assistant messages to train.
         tools: The tools in force at each of `steps`.
+        join: Let steps share a segment where the template allows it.
 
     Raises:
         TemplateError: See `TurnFinder.action`; or the template refuses the messages.
@@ -115,7 +121,7 @@ def chained(
         prompt = conversation.text(tools_here, upto=message, generation_prompt=True)
         turn = conversation.text(tools_here, upto=message + 1, generation_prompt=False)
         action = finder.action(prompt, turn)
-        if segments and prompt.startswith(text):
+        if join and segments and prompt.startswith(text):
             segments[-1].append(Piece(prompt[len(text) :], -1))
         else:
             segments.append([Piece(prompt, -1)])

@@ -24,18 +24,23 @@ _SLOT_BASE = 0x108000
 _LITERAL = ESCAPE
 _PLACEHOLDER = re.compile(ESCAPE + "(.)", re.DOTALL)
 _MARKUP = re.compile(r"[<\[].*[>\]]", re.DOTALL)
+_CHAT_MARKUP = re.compile(r"[|_▁]|^</?think>$")
 
 
 def control_texts(tokenizer: PreTrainedTokenizerBase, template: str) -> list[str]:
     """The texts that must not be tokenized as control tokens when they stand inside a message.
 
-    All special tokens, and those ordinary added tokens (`<tool_call>`, `<think>`) that the template writes as
-    markup. Other added tokens (runs of blanks, HTML tags of Gemma) are plain vocabulary and stay as they are.
+    All special tokens, and those ordinary added tokens that are chat markup (`<tool_call>`, `<think>`, whatever
+    the template writes). Other added tokens (runs of blanks, the HTML tags of Gemma) are plain vocabulary.
     """
+
+    def is_markup(text: str) -> bool:
+        return bool(_MARKUP.fullmatch(text)) and (text in template or bool(_CHAT_MARKUP.search(text)))
+
     found: set[str] = set()
     for token in tokenizer.added_tokens_decoder.values():
         text = token.content
-        if len(text.strip()) > 1 and (token.special or (_MARKUP.fullmatch(text) and text in template)):
+        if len(text.strip()) > 1 and (token.special or is_markup(text)):
             found.add(text)
     found.update(text for text in tokenizer.all_special_tokens if len(text.strip()) > 1)
     return sorted(found, key=lambda text: (-len(text), text))

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from offline_arl.errors import TemplateError, UsageError
-from offline_arl.rendering.conversation import Tools
+from offline_arl.rendering.conversation import Conversation, Tools
 from offline_arl.rendering.engine import TemplateEngine, choose_engine
 from offline_arl.rendering.fingerprint import fingerprint
 from offline_arl.rendering.masks import Piece, chained
@@ -108,7 +108,8 @@ class Renderer:
         Trained are the policy's own messages whose `trainable` is not False. Messages whose recorded token ids have
         this renderer's fingerprint keep them; all others are rendered. Each trained step lies in exactly one
         segment; a segment ends with its last action token. Where the template rewrites earlier turns, or the tools
-        in force change, a new segment begins. A step is numbered as in `Trajectory.step_indices`.
+        in force change, a new segment begins, so that the tokens before every action are the prompt of its moment.
+        A step is numbered as in `Trajectory.step_indices`.
 
         Args:
             trajectory: What to render.
@@ -138,7 +139,7 @@ class Renderer:
             raise TemplateError(f"trajectory {trajectory.trajectory_id}: {error}") from error
         return segments
 
-    def prompt(self, messages: Sequence[Message], tools: Tools) -> list[int]:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None) -> list[int]:
         """Token ids of the messages and the generation prompt for the next assistant message.
 
         Raises:
@@ -147,10 +148,12 @@ class Renderer:
         conversation = self._engine.builder.build(messages)
         text = conversation.text(self._guarded_tools(tools), generation_prompt=True)
         assistants = [index for index, message in enumerate(messages) if message.role == "assistant"]
-        pieces = self._engine.finder.scan(text, assistants) or [Piece(text, -1)]
+        pieces = self._turns_of_prompt(conversation, text, assistants, self._guarded_tools(tools))
         return [token for ids in self._encode(pieces, messages) for token in ids]
 
-    def extend(self, token_ids: Sequence[int], new_messages: Sequence[Message], tools: Tools) -> list[int]:
+    def extend(
+        self, token_ids: Sequence[int], new_messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None
+    ) -> list[int]:
         """Token ids of the next prompt: `token_ids` as they are, the new messages, the next generation prompt.
 
         Args:
@@ -174,7 +177,7 @@ class Renderer:
         (added,) = self._engine.encoder.encode([text], continued=True)
         return [*token_ids, *added]
 
-    def parse(self, token_ids: Sequence[int], tools: Tools = None) -> Message:
+    def parse(self, token_ids: Sequence[int], tools: Sequence[dict[str, Any]] | None = None) -> Message:
         """The assistant message that a completion spells; never raises.
 
         A call that cannot be read becomes a `ToolCall` with `parse_error` that keeps the raw text. The text outside
@@ -185,7 +188,19 @@ class Renderer:
             tools: The tools in force; formats that write arguments as plain text ("qwen_xml", some of
                 "response_template") need them to tell the number 17 from the text "17".
         """
-        return self._parser.parse(token_ids, tools)
+        return self._parser.parse(token_ids, None if tools is None else list(tools))
+
+    def _turns_of_prompt(
+        self, conversation: Conversation, text: str, assistants: Sequence[int], tools: Tools
+    ) -> list[Piece]:
+        if not self.prefix_preserving:  # its earlier turns are other text than was sampled
+            return [Piece(text, -1)]
+        pieces = self._engine.finder.scan(text, assistants)
+        if pieces is None:
+            groups = chained(conversation, self._engine.finder, assistants, [tools] * len(assistants))
+            pieces = groups[-1] if groups else []
+            pieces.append(Piece(text[sum(len(piece.text) for piece in pieces) :], -1))
+        return pieces
 
     def _response_template(self) -> dict[str, Any] | None:
         """The tokenizer's response template, or TRL's for its chat template."""
@@ -215,7 +230,9 @@ class Renderer:
             pieces = self._engine.finder.scan(text, assistants)
             groups = [] if pieces is None else [pieces[:-1]]
         if not groups:
-            groups = chained(conversation, self._engine.finder, places, tools_here)
+            # What follows recorded tokens was sampled after the template's text for them, not after themselves.
+            join = self.prefix_preserving or not any(self._own_tokens(messages[index]) for index in trained)
+            groups = chained(conversation, self._engine.finder, places, tools_here, join=join)
         actions = {place: numbers[index] for place, index in zip(places, trained, strict=True)}
         shown_messages = [messages[index] for index in shown]
         return [self._segment(trajectory_id, group, shown_messages, actions) for group in groups]
@@ -282,12 +299,12 @@ class Renderer:
             self._remember(text, msgspec.json.decode(text))
         return self._tools[text]
 
-    def _guarded_tools(self, tools: Tools) -> Tools:
+    def _guarded_tools(self, tools: Sequence[dict[str, Any]] | None) -> Tools:
         if not tools:
             return None
         key = msgspec.json.encode(tools)
         if key not in self._tools:
-            self._remember(key, tools)
+            self._remember(key, list(tools))
         return self._tools[key]
 
     def _remember(self, key: str | bytes, tools: Tools) -> None:
