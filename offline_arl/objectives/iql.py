@@ -38,8 +38,8 @@ def expectile_loss(
     """
     zero = torch.zeros((), dtype=values.dtype, device=values.device)
     difference = torch.where(mask, q_values.detach() - values, zero)
-    weight = torch.where(difference < 0, 1.0 - expectile, expectile)
-    return weight.to(values.dtype) * difference.square()
+    weight = torch.abs(expectile - (difference < 0).to(values.dtype))
+    return weight * difference.square()
 
 
 def td_target(

@@ -1,0 +1,28 @@
+"""What all tests share: array shapes checked at call time, and the slow oracles on the import path."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+# Before torch is imported: threads that spin while they wait slow small models down on few cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+CHECKED = [
+    "offline_arl.objectives",
+    "offline_arl.datasets.collate",
+    "offline_arl.models.features",
+    "offline_arl.models.policy",
+    "offline_arl.models.value_heads",
+    "offline_arl.trainers.value",
+]
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+try:
+    from jaxtyping import install_import_hook
+except ImportError:  # the train extra is not installed
+    pass
+else:
+    install_import_hook(CHECKED, "beartype.beartype")
