@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
@@ -23,7 +24,9 @@ from offline_arl.errors import OfflineArlError
 # Read by torch and vLLM when they are imported; a value that the user has set stays.
 _ENVIRONMENT = {
     "OMP_WAIT_POLICY": "passive",  # threads that spin while they wait slow small models down about twelve times
-    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # transformers' bars; stderr has ours
     "VLLM_NO_USAGE_STATS": "1",
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
@@ -59,6 +62,10 @@ def _global_options(
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if not verbose:
+        logging.getLogger("vllm").setLevel(logging.ERROR)
+    # The versions that are installed together are pinned and tested; TRL only knows older ones.
+    warnings.filterwarnings("ignore", message="TRL currently supports vLLM")
 
 
 for _module in (data, learning, pipeline, diagnosis):

@@ -35,7 +35,8 @@ def run_stage(
 
     Args:
         raw: Its configuration without the fields that refer to other stages.
-        inputs: For each field that does (`store`, `policy`, ...): the artifact's folder, or None to leave it out.
+        inputs: For each field that does (`store`, `policy`, ...): the artifact's folder, or the folder that a
+            command or stage made and that holds it, or None to leave it out.
         output: Folder to make. It may exist if it is empty.
         name: What the stage is called, for example in metric names.
         policies: For a stage that evaluates: the policies by name.
@@ -52,9 +53,10 @@ def run_stage(
     stage = parse_stage(config, overrides, where=name)
     artifacts: dict[str, dict[Artifact, Path]] = {}
     for field, path in given.items():
-        artifacts[field] = {field: _existing(path, f"--{field}")}  # type: ignore[dict-item]
+        artifact: Artifact = field  # type: ignore[assignment]
+        artifacts[field] = {artifact: _artifact(path, artifact, f"--{field}")}
     for policy, path in (policies or {}).items():
-        artifacts.setdefault(policy, {})["policy"] = _existing(path, f"--policy {policy}")
+        artifacts.setdefault(policy, {})["policy"] = _artifact(path, "policy", f"--policy {policy}")
     check_ready(name, stage)
     with new_folder(output) as work:
         return stage_function(type(stage))(stage, StageContext(name, work, seed, artifacts, progress))
@@ -91,7 +93,7 @@ def build_from_store(
     raw = {"kind": "dataset", "form": form, "store": "store", "policy": "policy"}
     stage = parse_stage(raw, overrides, where="build")
     check_ready("build", stage)
-    artifacts: dict[str, dict[Artifact, Path]] = {"store": {"store": _existing(Path(store), "--store")}}
+    artifacts: dict[str, dict[Artifact, Path]] = {"store": {"store": _artifact(Path(store), "store", "--store")}}
     with new_folder(output) as work:
         folder = Path(model).expanduser()
         made: dict[Artifact, str] = {}
@@ -99,10 +101,8 @@ def build_from_store(
             artifacts["policy"] = {"policy": folder}
         else:
             initial = InitialPolicy(kind="initial_policy", store="store", model=model)
-            context = StageContext("policy", work / "policy", seed, artifacts, progress)
-            context.folder.mkdir()
-            outputs = stage_function(InitialPolicy)(initial, context)
-            made["policy"] = str(Path("policy") / outputs.artifacts["policy"])
+            context = StageContext("build", work, seed, artifacts, progress)
+            made["policy"] = stage_function(InitialPolicy)(initial, context).artifacts["policy"]
             artifacts["policy"] = {"policy": work / made["policy"]}
         outputs = stage_function(Dataset)(stage, StageContext("build", work, seed, artifacts, progress))
     return replace(outputs, artifacts={**outputs.artifacts, **made})
@@ -133,7 +133,8 @@ def new_folder(output: str | Path) -> Iterator[Path]:
         raise
 
 
-def _existing(path: Path, option: str) -> Path:
+def _artifact(path: Path, artifact: Artifact, option: str) -> Path:
+    """The folder of an artifact: `path` itself, or the artifact in it where `path` is what a command or stage made."""
     if not path.exists():
         raise UsageError(f"{option}: {path} does not exist")
-    return path
+    return path / artifact if (path / artifact).is_dir() else path

@@ -11,40 +11,65 @@ from offline_arl.workflows.records import StageRecord
 
 MetricDict = Mapping[str, float | None]
 
-# Measures with a title of their own; outcomes fill the main table, in this order, all others the second one.
+Table = tuple[list[str], list[list[str]]]  # header and rows
+
+# The measures of the main table, in this order.
 _OUTCOMES = {
     "success": "success, greedy",
     "success_sampled": "success, sampled",
     "optimality": "optimality",
-    "return": "return",
+    "return": "return, greedy",
     "return_sampled": "return, sampled",
 }
-Table = tuple[list[str], list[list[str]]]  # header and rows
+# Paired differences are of two policies, so they have a table of their own.
+_GAINS = {"success_gain": "greedy", "success_gain_sampled": "sampled"}
 
 
-def policy_tables(metrics: Mapping[str, MetricDict]) -> list[tuple[str, Table]]:
-    """The metrics named `measure/policy` as titled tables with one row a policy, in order of appearance."""
-    names = [name.split("/") for name, metric in metrics.items() if name.count("/") == 1 and not _is_count(metric)]
-    measures = list(dict.fromkeys(measure for measure, _ in names))
-    outcomes = [measure for measure in _OUTCOMES if measure in measures]
-    process = [measure for measure in measures if measure not in _OUTCOMES]
-    return [
-        (title, _policy_table(metrics, list(dict.fromkeys(p for m, p in names if m in chosen)), chosen))
-        for title, chosen in (("Policies", outcomes), ("How they act", process))
-        if chosen
+def outcome_table(metrics: Mapping[str, MetricDict]) -> Table:
+    """Success and return: one row a policy, in order of appearance."""
+    return _table(metrics, "policy", _OUTCOMES)
+
+
+def gain_table(metrics: Mapping[str, MetricDict]) -> Table:
+    """Paired differences of success: one row a pair of policies."""
+    return _table(metrics, "pair", _GAINS)
+
+
+def process_table(metrics: Mapping[str, MetricDict]) -> Table:
+    """All other measures of policies: one row a measure, one column a policy."""
+    names = [name for name in _estimates(metrics) if name[0] not in _OUTCOMES and name[0] not in _GAINS]
+    policies = list(dict.fromkeys(policy for _, policy in names))
+    rows = [
+        [measure.replace("_", " "), *(_cell(metrics.get(f"{measure}/{policy}")) for policy in policies)]
+        for measure in dict.fromkeys(measure for measure, _ in names)
+        if any((metrics.get(f"{measure}/{policy}") or {}).get("estimate") for policy in policies)  # not 0 for all
     ]
+    return ["measure", *policies], rows
 
 
-def _policy_table(metrics: Mapping[str, MetricDict], policies: Sequence[str], measures: Sequence[str]) -> Table:
-    header = ["policy", *(_OUTCOMES.get(measure, measure.replace("_", " ")) for measure in measures)]
-    rows = [[policy, *(_cell(metrics.get(f"{measure}/{policy}")) for measure in measures)] for policy in policies]
-    return header, rows
+def _table(metrics: Mapping[str, MetricDict], first: str, titles: Mapping[str, str]) -> Table:
+    names = _estimates(metrics)
+    subjects = list(dict.fromkeys(subject for measure, subject in names if measure in titles))
+    measures = [measure for measure in titles if any(measure == found for found, _ in names)]
+    rows = [[subject, *(_cell(metrics.get(f"{measure}/{subject}")) for measure in measures)] for subject in subjects]
+    return [first, *(titles[measure] for measure in measures)], rows
+
+
+def _estimates(metrics: Mapping[str, MetricDict]) -> list[tuple[str, str]]:
+    """The names of the form `measure/policy`, in two."""
+    found = [name.split("/") for name, metric in metrics.items() if not _is_count(metric)]
+    return [(parts[0], parts[1]) for parts in found if len(parts) == 2]
 
 
 def all_tables(metrics: Mapping[str, MetricDict]) -> list[tuple[str, Table]]:
     """Every titled table of a run that has rows."""
-    by_type = task_type_table(metrics)
-    return [*policy_tables(metrics), *([("Success by task type, greedy", by_type)] if by_type[1] else [])]
+    tables = {
+        "Policies": outcome_table(metrics),
+        "Gain in success over the policy before, paired over tasks": gain_table(metrics),
+        "How they act": process_table(metrics),
+        "Success by task type, greedy": task_type_table(metrics),
+    }
+    return [(title, table) for title, table in tables.items() if table[1]]
 
 
 def task_type_table(metrics: Mapping[str, MetricDict]) -> Table:
@@ -124,7 +149,12 @@ def _next_steps(records: Sequence[StageRecord], output: Path) -> list[str]:
 def _cell(metric: MetricDict | None) -> str:
     if metric is None or any(metric[key] is None for key in ("estimate", "low", "high")):
         return "-"
-    return f"{metric['estimate']:.3f} [{metric['low']:.3f}, {metric['high']:.3f}]"
+    estimate, low, high = (_decimal(metric[key] or 0.0) for key in ("estimate", "low", "high"))
+    return f"{estimate} [{low}, {high}]"
+
+
+def _decimal(value: float) -> str:
+    return f"{value:.3f}" if value == 0 or abs(value) >= 0.0005 else f"{value:.1e}"
 
 
 def number(value: float | None) -> str:

@@ -19,6 +19,9 @@ METRICS = {
     "trajectories": number(4000),
     "segments/bc_data": number(4100),
     "steps/behavior": metric(2.5),
+    "infrastructure_errors/behavior": {"estimate": 0, "low": 0, "high": 0, "n": 300},
+    "infrastructure_errors/bc": {"estimate": 0, "low": 0, "high": 0, "n": 300},
+    "success_gain/iql-bc": metric(0.1),
     "success_sampled/bc": metric(0.42),
     "success/behavior": metric(0.36),
     "success/bc": metric(0.65),
@@ -30,14 +33,25 @@ METRICS = {
 
 def test_outcomes_come_first_in_their_order_and_gaps_are_shown_as_such() -> None:
     titles = dict(all_tables(METRICS))
-    assert list(titles) == ["Policies", "How they act", "Success by task type, greedy"]
+    assert list(titles) == [
+        "Policies", "Gain in success over the policy before, paired over tasks", "How they act",
+        "Success by task type, greedy",
+    ]  # fmt: skip
     header, rows = titles["Policies"]
     assert header == ["policy", "success, greedy", "success, sampled"]
     assert rows == [
         ["bc", "0.650 [0.600, 0.700]", "0.420 [0.370, 0.470]"],
         ["behavior", "0.360 [0.310, 0.410]", "-"],
     ]
-    assert titles["How they act"] == (["policy", "steps"], [["behavior", "2.500 [2.450, 2.550]"]])
+    assert titles["Gain in success over the policy before, paired over tasks"] == (
+        ["pair", "greedy"],
+        [["iql-bc", "0.100 [0.050, 0.150]"]],
+    )
+
+
+def test_how_policies_act_has_a_row_a_measure_and_none_that_is_0_for_all() -> None:
+    table = dict(all_tables(METRICS))["How they act"]
+    assert table == (["measure", "behavior", "bc"], [["steps", "2.500 [2.450, 2.550]", "-"]])
 
 
 def test_task_types_have_a_column_a_policy_and_no_number_where_there_is_no_case() -> None:
