@@ -88,19 +88,20 @@ class StoreIndex:
         self._connection.close()
 
     def _insert(self, part: int, rows: IndexRows) -> None:
+        # In key order, SQLite fills its pages one after another instead of jumping among all of them.
         self._connection.executemany(
             # A record that was refused and is readable now is known as used from here on.
             "INSERT INTO records VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET refused = excluded.refused, "
             "part = excluded.part",
-            ((key, int(refused), part) for key, refused in rows.records.items()),
+            ((key, int(refused), part) for key, refused in sorted(rows.records.items())),
         )
         self._connection.executemany(
             "INSERT OR IGNORE INTO trajectories VALUES (?, ?, ?)",
-            ((name, content, part) for name, content in rows.trajectories.items()),
+            ((name, content, part) for name, content in sorted(rows.trajectories.items())),
         )
         self._connection.executemany(
             "INSERT OR IGNORE INTO contents VALUES (?, ?, ?)",
-            ((content, name, part) for content, name in rows.contents.items()),
+            ((content, name, part) for content, name in sorted(rows.contents.items())),
         )
 
     def _one(self, statement: str, parameter: bytes | str) -> tuple[object, ...] | None:

@@ -61,6 +61,15 @@ def open_store(path: str | Path) -> Store:
     return Store(path)
 
 
+def is_store(path: str | Path) -> bool:
+    """Whether a folder is a trajectory store (of whatever version)."""
+    try:
+        manifest = msgspec.json.decode(Path(path, files.MANIFEST).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("store_format") == files.STORE_FORMAT
+
+
 class Store:
     """A trajectory store. Reading needs no lock and always sees the last commit."""
 

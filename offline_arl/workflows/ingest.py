@@ -21,7 +21,7 @@ from offline_arl.logs.adapter import LogAdapter, RawRecord, adapter_named
 from offline_arl.logs.convert import Converted, convert_chunk, record_key
 from offline_arl.logs.detect import PROBE_RECORDS, detect_records
 from offline_arl.logs.records import LogFile, read_records
-from offline_arl.trajectories.store import Store
+from offline_arl.trajectories.store import Store, is_store
 from offline_arl.trajectories.writer import RefusedRecord, StoreWriter
 
 logger = logging.getLogger(__name__)
@@ -126,7 +126,8 @@ def ingest(
     is committed part by part; a killed run leaves a readable store, and the next one completes it.
 
     Args:
-        sources: Files, or folders to walk for `.json`, `.jsonl` and `.ndjson` files, plain or gzipped.
+        sources: Files, or folders to walk for `.json`, `.jsonl` and `.ndjson` files, plain or gzipped; hidden
+            files and trajectory stores in them are passed over.
         store: Folder of the store, or an open one.
         format: Name of a log format, or "auto" to find out for each file.
         workers: Processes that convert records; 1 converts in this process. The result is the same.
@@ -215,6 +216,10 @@ def _expand(sources: Sequence[str | Path]) -> _Found:
 
 def _walk(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
+        if is_store(parent):
+            # A store among the logs is not a log: its quarantine would be refused anew at every run.
+            folders.clear()
+            continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(parent, name)

@@ -137,6 +137,13 @@ def test_folders_are_walked_and_other_files_counted(tmp_path: Path) -> None:
     assert tasks == ["task-10", "task-11", "task-12", "task-0", "task-1"]  # files before folders
 
 
+def test_a_store_among_the_logs_is_not_a_log(tmp_path: Path) -> None:
+    write_log(tmp_path / "log.jsonl").write_text(chat(0) + "\nbroken\n")
+    for expected in ({"records_used": 1, "trajectories": 1}, {"duplicates": 1}):
+        report = ingest(tmp_path, tmp_path / "store")
+        assert counts(report) == {"records": 2, "quarantined": 1, "by_format": {"openai_chat": 2}, **expected}
+
+
 BAD_LINES = [
     ('{"messages": [{"role": "user"', "invalid JSON: Input data was truncated"),
     ("not json", "invalid JSON: JSON is malformed: invalid character"),
