@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from offline_arl.rendering.plain_text import ControlText, slot
+from offline_arl.rendering.plain_text import ControlText, raw_slot, slot
 from offline_arl.rendering.profile import TemplateProfile
 from offline_arl.rendering.template import ChatTemplate
 from offline_arl.rendering.tool_calls import split_reasoning
@@ -53,11 +53,10 @@ class ConversationBuilder:
         """The conversation of `messages`; cheap, renders nothing."""
         conversation = Conversation(self._template, self._controls)
         waiting: list[tuple[str, str]] = []  # (id, name) of calls not yet answered
-        numbered = 0
         for message in messages:
             if message.role == "assistant":
-                calls = [(call.id or f"call{numbered + i:05d}", call) for i, call in enumerate(message.tool_calls)]
-                numbered += len(calls)
+                # Numbered within the message, so that ids do not depend on what came before it.
+                calls = [(call.id or f"call{number:05d}", call) for number, call in enumerate(message.tool_calls)]
                 waiting = [(call_id, call.name) for call_id, call in calls]
                 conversation.messages.append(self._assistant(message, calls, conversation.slots))
             elif message.role == "tool":
@@ -94,7 +93,7 @@ class ConversationBuilder:
         elif reasoning:
             thought = f"<think>\n{guard(reasoning)}\n</think>\n\n"
         style = profile.call_style
-        if style is not None and self._needs_composing(text, [call for _, call in calls]):
+        if style is not None and self._needs_composing(thought + text, [call for _, call in calls]):
             written = style.separator.join(self._written(call) for _, call in calls)
             body = guard(text) + style.after_text + written if text else written
             result["content"] = thought + slot(len(slots))
@@ -102,16 +101,16 @@ class ConversationBuilder:
             return result
         result["content"] = thought + guard(text)
         if calls:
-            result["tool_calls"] = [self._call(call_id, call) for call_id, call in calls]
+            result["tool_calls"] = [self._call(call_id, call, slots) for call_id, call in calls]
         return result
 
-    def _needs_composing(self, text: str, calls: list[ToolCall]) -> bool:
+    def _needs_composing(self, shown: str, calls: list[ToolCall]) -> bool:
         profile = self._profile
         if not calls:
             return False
         if any(call.arguments is None or not call.name for call in calls):
             return True
-        return (profile.single_call and len(calls) > 1) or (bool(text) and not profile.keeps_text)
+        return (profile.single_call and len(calls) > 1) or (bool(shown) and not profile.keeps_text)
 
     def _written(self, call: ToolCall) -> str:
         style = self._profile.call_style
@@ -121,13 +120,18 @@ class ConversationBuilder:
         raw = call.arguments_raw if call.arguments is None else json.dumps(call.arguments, ensure_ascii=False)
         return style.call(guard(call.name), guard(raw))
 
-    def _call(self, call_id: str, call: ToolCall) -> dict[str, Any]:
+    def _call(self, call_id: str, call: ToolCall, slots: list[str]) -> dict[str, Any]:
         arguments: Any = call.arguments
-        if arguments is None:  # no call style: the template's own string branch is the best there is
-            arguments = call.arguments_raw if self._profile.string_arguments else {"arguments": call.arguments_raw}
+        if arguments is None and self._profile.raw_arguments:
+            arguments = raw_slot(len(slots))
+            slots.append(self._controls.guard(call.arguments_raw))
+        elif arguments is None:  # the template takes nothing but an object
+            arguments = self._controls.guard_json({"arguments": call.arguments_raw})
         elif self._profile.string_arguments:
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        function = {"name": self._controls.guard(call.name), "arguments": self._controls.guard_json(arguments)}
+            arguments = self._controls.guard(json.dumps(arguments, ensure_ascii=False))
+        else:
+            arguments = self._controls.guard_json(arguments)
+        function = {"name": self._controls.guard(call.name), "arguments": arguments}
         return {"type": "function", "id": self._controls.guard(self._id(call_id)), "function": function}
 
     def _id(self, call_id: str) -> str:

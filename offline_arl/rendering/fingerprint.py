@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _RENDERING_VERSION = "1"
 # What decides the ids of a text. Padding and truncation are left out: they change with every use.
 _TOKENIZER_PARTS = ("normalizer", "pre_tokenizer", "model")
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> str:
@@ -35,5 +36,7 @@ def fingerprint(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> s
     digest.update(msgspec.json.encode(added))
     digest.update(template.source.encode("utf-8", "surrogatepass"))
     digest.update(repr(sorted(template.arguments.items())).encode("utf-8", "surrogatepass"))
-    digest.update(repr(sorted(tokenizer.special_tokens_map.items())).encode("utf-8", "surrogatepass"))
+    # A template may write these; the padding token is left out, which training code sets at will.
+    named = [(name, text) for name, text in sorted(tokenizer.special_tokens_map.items()) if name in _NAMED_TOKENS]
+    digest.update(repr(named).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:16]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ESCAPE = "\U0010fffd"
 _CONTROL_BASE = 0x100000
 _SLOT_BASE = 0x108000
+_RAW_SLOT_BASE = 0x10C000
 _LITERAL = ESCAPE
 _PLACEHOLDER = re.compile(ESCAPE + "(.)", re.DOTALL)
 _MARKUP = re.compile(r"[<\[].*[>\]]", re.DOTALL)
@@ -49,6 +50,11 @@ def control_texts(tokenizer: PreTrainedTokenizerBase, template: str) -> list[str
 def slot(index: int) -> str:
     """The placeholder of a text that is filled in after the template ran."""
     return ESCAPE + chr(_SLOT_BASE + index)
+
+
+def raw_slot(index: int) -> str:
+    """Like `slot`, for raw call arguments: quotes that a template puts around it, taking it for text, go too."""
+    return ESCAPE + chr(_RAW_SLOT_BASE + index)
 
 
 class ControlText:
@@ -82,12 +88,19 @@ class ControlText:
         """Put the (guarded) texts of `slots` in place of their placeholders."""
         if not slots or ESCAPE not in text:
             return text
-
-        def replace(match: re.Match[str]) -> str:
-            index = ord(match.group(1)) - _SLOT_BASE
-            return slots[index] if 0 <= index < len(slots) and match.group(1) != _LITERAL else match.group()
-
-        return _PLACEHOLDER.sub(replace, text)
+        parts = _PLACEHOLDER.split(text)
+        filled = parts[0]
+        for code, following in zip(parts[1::2], parts[2::2], strict=True):
+            index = ord(code)
+            if _SLOT_BASE <= index < _RAW_SLOT_BASE:
+                filled += slots[index - _SLOT_BASE] + following
+            elif _RAW_SLOT_BASE <= index < ord(_LITERAL):
+                if filled.endswith('"') and following.startswith('"'):
+                    filled, following = filled[:-1], following[1:]
+                filled += slots[index - _RAW_SLOT_BASE] + following
+            else:
+                filled += ESCAPE + code + following
+        return filled
 
     def reveal(self, text: str) -> str:
         """Undo `guard`."""

@@ -57,6 +57,8 @@ class TemplateProfile:
     reasoning_key: str | None  # the message field that the template shows as reasoning
     shows_reasoning: bool  # by that field, or as text in <think> tags
     string_arguments: bool  # wants call arguments as JSON text
+    raw_arguments: bool  # shows arguments that are given as text, in quotes or not
+    names_results: bool  # shows the name of the tool on its results
     short_ids: bool  # wants call ids of nine characters (Mistral)
     single_call: bool  # refuses several calls in one message
     keeps_text: bool  # shows the text of a message that has calls
@@ -127,6 +129,8 @@ class TemplateProbe:
             reasoning_key=key,
             shows_reasoning=key is not None or (thought is not None and _REASON in thought),
             string_arguments=self._string_arguments,
+            raw_arguments=self._raw_arguments(),
+            names_results=self._names_results(),
             short_ids=self._short_ids,
             single_call=single_call,
             keeps_text=keeps_text,
@@ -245,6 +249,18 @@ class TemplateProbe:
         listed = self._template.try_text([_user()], [_tool(_OTHER)], generation_prompt=True)
         answered = self._template.try_text(messages, generation_prompt=True)
         return listed is not None and _OTHER in listed and answered is not None and _RESULT in answered
+
+    def _raw_arguments(self) -> bool:
+        call = self._call(_NAME)
+        call["function"]["arguments"] = _VALUE
+        turn = self._turn(_assistant("", call))
+        return turn is not None and _VALUE in turn
+
+    def _names_results(self) -> bool:
+        call = self._call(_NAME)
+        result = {"role": "tool", "name": _OTHER, "tool_call_id": call["id"], "content": _RESULT}
+        text = self._template.try_text([_user(), _assistant("", call), result], generation_prompt=True)
+        return text is not None and _OTHER in text
 
     def _system_as_user(self) -> bool:
         system = {"role": "system", "content": _SYSTEM}

@@ -100,6 +100,7 @@ class Renderer:
             generation_prompt=profile.generation_prompt,
             response_template=found,
         )
+        self._opening_ids = self._engine.encoder.encode([profile.generation_prompt], continued=True)[0]
         self._tools: dict[str | bytes, Tools] = {}
 
     def render(self, trajectory: Trajectory, max_tokens: int | None = None) -> list[Segment]:
@@ -171,6 +172,8 @@ class Renderer:
                 "the chat template rewrites earlier turns, so a conversation cannot be extended token by token; "
                 "render each prompt anew with Renderer.prompt, or use a template for training (chat_template=)"
             )
+        if self._engine.profile.names_results and any(m.role == "tool" and not m.name for m in new_messages):
+            new_messages = self._with_names(token_ids, new_messages)
         text = self._engine.extension(new_messages)
         if not token_ids or token_ids[-1] not in self.stop_token_ids:
             text = self._engine.profile.stops[0] + text
@@ -201,6 +204,23 @@ class Renderer:
             pieces = groups[-1] if groups else []
             pieces.append(Piece(text[sum(len(piece.text) for piece in pieces) :], -1))
         return pieces
+
+    def _with_names(self, token_ids: Sequence[int], new_messages: Sequence[Message]) -> list[Message]:
+        """Tool results without a name get that of the call they answer, read from the last completion."""
+        opening = self._opening_ids
+        size = len(opening)
+        starts = (end for end in range(len(token_ids), size - 1, -1) if list(token_ids[end - size : end]) == opening)
+        calls = self.parse(token_ids[next(starts, 0) :]).tool_calls
+        names = {call.id or f"call{number:05d}": call.name for number, call in enumerate(calls)}
+        order = iter(names.values())
+        result = []
+        for message in new_messages:
+            if message.role == "tool":
+                in_order = next(order, "")
+                name = message.name or names.get(message.tool_call_id or "", in_order)
+                message = msgspec.structs.replace(message, name=name or None)
+            result.append(message)
+        return result
 
     def _response_template(self) -> dict[str, Any] | None:
         """The tokenizer's response template, or TRL's for its chat template."""

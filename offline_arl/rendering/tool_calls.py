@@ -37,8 +37,15 @@ class _RawCall(_RawFunction):
     function: _RawFunction | None = None
 
 
-_SALVAGED = re.compile(
-    r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?P<arguments>.*)\Z', re.DOTALL
+_SALVAGED = (
+    re.compile(
+        r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?P<arguments>.*?)\}?\s*\Z',
+        re.DOTALL,
+    ),
+    re.compile(
+        r'\s*\{\s*"(?:arguments|parameters)"\s*:\s*(?P<arguments>.*),\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*\}\s*\Z',
+        re.DOTALL,
+    ),
 )
 
 
@@ -60,12 +67,11 @@ def read_call(body: str) -> ToolCall:
 
 
 def _malformed(body: str, problem: str) -> ToolCall:
-    match = _SALVAGED.match(body)
-    if match is None:
-        return ToolCall(name="", arguments_raw=body, parse_error=problem)
-    # One closing brace belongs to the envelope: rendering the call again gives back the text that was read.
-    raw = match["arguments"].rstrip().removesuffix("}")
-    return ToolCall(name=match["name"], arguments_raw=raw, parse_error=problem)
+    for pattern in _SALVAGED:
+        # One closing brace belongs to the envelope: rendering the call again gives back the text that was read.
+        if (match := pattern.match(body)) is not None:
+            return ToolCall(name=match["name"], arguments_raw=match["arguments"], parse_error=problem)
+    return ToolCall(name="", arguments_raw=body, parse_error=problem)
 
 
 def _json_end(text: str, start: int) -> int | None:
@@ -76,11 +82,11 @@ def _json_end(text: str, start: int) -> int | None:
         return None
 
 
-def _outside(text: str, spans: list[tuple[int, int]], separators: str = "") -> str:
-    """The text around the calls. The line break before the first call is the template's, as are blanks between."""
+def _outside(text: str, spans: list[tuple[int, int]], *, separators: str = "", after_text: str = "\n") -> str:
+    """The text around the calls. What the template puts before the first call is not part of it, nor blanks after."""
     if not spans:
         return text
-    parts = [text[: spans[0][0]].removesuffix("\n")]
+    parts = [text[: spans[0][0]].removesuffix(after_text)]
     ends = [start for start, _ in spans[1:]] + [len(text)]
     parts += [
         text[end:following].strip(separators + " \n\t\r") for (_, end), following in zip(spans, ends, strict=True)
@@ -124,6 +130,7 @@ def _skip_blank(text: str, position: int) -> int:
 
 _LLAMA_TAG = "<|python_tag|>"
 _LLAMA_CALL = re.compile(r'\{\s*"(?:name|type|function|parameters|arguments)"\s*:')
+_LLAMA_ARGUMENTS = re.compile(r'"(?:parameters|arguments)"\s*:')
 _LLAMA_NAMED = re.compile(r'\{\s*"name"\s*:\s*"[^"]*"\s*(?:,\s*"(?:parameters|arguments)"|\Z)')
 
 
@@ -143,11 +150,12 @@ def parse_llama3_json(text: str) -> ParsedText:
             calls.append(read_call(text[start:end]))
             spans.append((start, len(text)))
             break
-        call = read_call(text[start:end])
         # A JSON object that is no call is part of the answer.
-        if call.name or tagged:
-            calls.append(call)
-            spans.append((start, end))
+        if tagged or _LLAMA_ARGUMENTS.search(text, start, end):
+            call = read_call(text[start:end])
+            if call.name or tagged:
+                calls.append(call)
+                spans.append((start, end))
         position = end
     if tagged and not calls:
         start = text.index(_LLAMA_TAG) + len(_LLAMA_TAG)
@@ -208,7 +216,7 @@ def parse_qwen_xml(text: str) -> ParsedText:
             continue
         arguments = dict(_XML_PARAMETER.findall(body))
         calls.append(ToolCall(name, json.dumps(arguments, ensure_ascii=False), arguments))
-    return ParsedText(_outside(text, spans), calls)
+    return ParsedText(_outside(text, spans, after_text="\n\n"), calls)
 
 
 def typed_arguments(call: ToolCall, tools: list[dict[str, Any]] | None) -> ToolCall:
