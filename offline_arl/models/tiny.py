@@ -25,7 +25,12 @@ CALL_TOKENS = ("<tool_call>", "</tool_call>")
 MAX_TOKENS = 8192
 
 # JSON joints come first so that a call costs few tokens; a run of letters and spaces may merge into one token.
-_PIECES = r'\{"name": "|", "arguments": \{"|": "|": |", "|, "|"\}\}|"\}|\{"|\}\}|[0-9]{1,2}|[A-Za-z_\' ]+|[^A-Za-z0-9_\' \{\}",:]+|.'
+_PIECES = (
+    r'\{"name": "|", "arguments": \{"|": "|": |", "|, "'
+    r'|"\}\}|"\}|\{"|\}\}'
+    r"|[0-9]{1,2}|[A-Za-z_' ]+"
+    r"""|[^A-Za-z0-9_' \{\}",:]+|."""
+)
 
 CHAT_TEMPLATE = """\
 {%- if messages[0].role in ('system', 'developer') -%}
@@ -59,7 +64,8 @@ CHAT_TEMPLATE = """\
       {{- '<|end|>' -}}
     {%- endgeneration -%}
   {%- else -%}
-    {{- ('<|tool|>' if message.role == 'tool' else '<|system|>' if message.role in ('system', 'developer') else '<|user|>') -}}
+    {%- set system_role = message.role in ('system', 'developer') -%}
+    {{- '<|tool|>' if message.role == 'tool' else '<|system|>' if system_role else '<|user|>' -}}
     {{- (message.content or '') + '<|end|>' -}}
   {%- endif -%}
 {%- endfor -%}

@@ -17,9 +17,7 @@ from torch import nn
 class MuonWithAdamW(torch.optim.Optimizer):
     """One optimizer over two parts. Schedulers see the parameter groups of both."""
 
-    def __init__(
-        self, model: nn.Module, *, learning_rate: float, weight_decay: float, adam_beta2: float
-    ) -> None:
+    def __init__(self, model: nn.Module, *, learning_rate: float, weight_decay: float, adam_beta2: float) -> None:
         matrices, others = split_parameters(model)
         self.parts: list[torch.optim.Optimizer] = []
         if matrices:
@@ -64,7 +62,8 @@ def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
         if isinstance(module, nn.Embedding)
         for parameter in module.parameters(recurse=False)
     }
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    output_embeddings: Any = getattr(model, "get_output_embeddings", None)
+    head = None if output_embeddings is None else output_embeddings()
     if isinstance(head, nn.Module):
         outer |= {id(parameter) for parameter in head.parameters()}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -38,7 +38,10 @@ def initial_policy(config: InitialPolicy, context: StageContext) -> StageOutputs
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     return StageOutputs(
         artifacts={"policy": "policy"},
-        notes=(f"{config.model}: {millions:.2f} M parameters, {len(tokenizer)} tokens, calls in {renderer.tool_format} form",),
+        notes=(
+            f"{config.model}: {millions:.2f} M parameters, {len(tokenizer)} tokens, "
+            f"calls in {renderer.tool_format} form",
+        ),
     )
 
 

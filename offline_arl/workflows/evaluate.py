@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
@@ -151,7 +152,7 @@ def _gains(
         f"success_gain{suffix}/{after}-{before}": paired_difference(
             played[after, suffix], played[before, suffix], generator=context.generator(f"gain {after} {before}")
         )
-        for before, after in zip(policies, policies[1:], strict=False)
+        for before, after in pairwise(policies)
         for suffix in modes
     }
 

@@ -36,14 +36,19 @@ class Skill:
 
 
 SKILLS: tuple[Skill, ...] = (
-    Skill("careful", 0.28, 0.97, 0.95, 0.28, 0.03, 0.02, 0.01, 0.9, 0.02, 0.08, 0.01),
-    Skill("hasty", 0.36, 0.06, 0.85, 0.20, 0.05, 0.04, 0.02, 0.7, 0.04, 0.02, 0.02),
-    Skill("sloppy", 0.20, 0.60, 0.70, 0.20, 0.15, 0.15, 0.10, 0.6, 0.08, 0.15, 0.06),
-    Skill("talker", 0.16, 0.30, 0.70, 0.20, 0.05, 0.05, 0.05, 0.5, 0.55, 0.05, 0.20),
+    Skill("careful", 0.22, 0.97, 0.95, 0.30, 0.03, 0.02, 0.01, 0.9, 0.02, 0.08, 0.01),
+    Skill("hasty", 0.30, 0.06, 0.85, 0.20, 0.05, 0.04, 0.02, 0.7, 0.04, 0.02, 0.02),
+    Skill("sloppy", 0.24, 0.60, 0.70, 0.20, 0.18, 0.18, 0.12, 0.5, 0.08, 0.15, 0.06),
+    Skill("talker", 0.24, 0.30, 0.70, 0.20, 0.05, 0.05, 0.05, 0.5, 0.65, 0.05, 0.20),
 )
 
 _ACTIONS = {"address": "update_address", "refund": "refund_order", "complaint": "open_ticket"}
-_WRONG_TOOLS = {"get_order": "find_order", "update_address": "set_address", "refund_order": "refund", "open_ticket": "complain"}
+_WRONG_TOOLS = {
+    "get_order": "find_order",
+    "update_address": "set_address",
+    "refund_order": "refund",
+    "open_ticket": "complain",
+}
 _DONE = {
     "address": ("The address is changed.", "Your order goes to the new address."),
     "refund": ("The refund is on its way.", "Your money comes back to you."),

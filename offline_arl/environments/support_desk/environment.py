@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from collections.abc import Callable
-from pathlib import Path
-
 from offline_arl.environments.protocol import EpisodeStart, StepResult, Task
 from offline_arl.environments.support_desk import phrases
 from offline_arl.environments.support_desk.desk import TOOLS, Desk
@@ -132,14 +129,6 @@ class SupportDeskFamily:
         self, path: Path, count: int, *, seed: int, progress: Callable[[int, int], None] | None = None
     ) -> None:
         """Logs of scripted agents on training tasks; see `logs.write_logs`."""
-        from offline_arl.environments.support_desk.logs import write_logs
-
-        write_logs(path, count, seed=seed, progress=progress)
-
-    def write_logs(
-        self, path: Path, count: int, *, seed: int, progress: Callable[[int, int], None] | None = None
-    ) -> None:
-        """Write `count` episodes of scripted agents on training tasks; see `logs.write_logs`."""
         from offline_arl.environments.support_desk.logs import write_logs
 
         write_logs(path, count, seed=seed, progress=progress)

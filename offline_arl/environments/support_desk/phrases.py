@@ -20,7 +20,16 @@ SYSTEM_PROMPT = (
     "Open a ticket for every complaint. Settle every part of a request, then answer."
 )
 
-_STREETS = ("Oak Street", "Mill Lane", "Hill Road", "Park Avenue", "Lake Drive", "Station Road", "Elm Court", "Bay Street")
+_STREETS = (
+    "Oak Street",
+    "Mill Lane",
+    "Hill Road",
+    "Park Avenue",
+    "Lake Drive",
+    "Station Road",
+    "Elm Court",
+    "Bay Street",
+)
 
 _OPENINGS: dict[str, tuple[str, ...]] = {
     "status": (
@@ -40,7 +49,10 @@ _OPENINGS: dict[str, tuple[str, ...]] = {
     ),
     "complaint:damaged": ("My order {order} arrived broken.", "Order {order} came damaged."),
     "complaint:late": ("My order {order} is far too late.", "I have waited much too long for order {order}."),
-    "complaint:wrong_item": ("Order {order} has the wrong item.", "I got something else than I bought in order {order}."),
+    "complaint:wrong_item": (
+        "Order {order} has the wrong item.",
+        "I got something else than I bought in order {order}.",
+    ),
 }
 _WITHHELD: dict[str, tuple[str, ...]] = {
     "status": ("Where is my order?", "What is the status of my order?"),
