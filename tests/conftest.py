@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 # Before torch is imported: threads that spin while they wait slow small models down on few cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -26,3 +28,13 @@ except ImportError:  # the train extra is not installed
     pass
 else:
     install_import_hook(CHECKED, "beartype.beartype")
+
+
+@pytest.fixture(scope="session")
+def lookup_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small policy for `toys.lookup` that succeeds nearly always greedily and in 0.5 to 0.7 when sampled."""
+    from toys.lookup import save_cloned_policy
+
+    folder = tmp_path_factory.mktemp("lookup") / "policy"
+    save_cloned_policy(folder, accuracy=0.5, updates=300)
+    return folder

@@ -262,12 +262,13 @@ class _Run:
         from datasets import Dataset
         from transformers import AutoTokenizer, PrinterCallback
 
-        from offline_arl.online.trl_trainer import OnlineTrainer, trl_arguments
-
         tokenizer = AutoTokenizer.from_pretrained(self.policy_path, padding_side="left", trust_remote_code=False)
         slots = [str(slot) for slot in range(self.config.steps * self.config.prompts_per_step)]
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*rollout_func.*")
+            warnings.filterwarnings("ignore", message=".*rollout_func.*")  # experimental in TRL; pinned and tested
+            warnings.filterwarnings("ignore", message="TRL currently supports vLLM")  # TRL's own vLLM code is not used
+            from offline_arl.online.trl_trainer import OnlineTrainer, trl_arguments
+
             trainer = OnlineTrainer(
                 model=str(self.policy_path),
                 reward_funcs=_episode_return,

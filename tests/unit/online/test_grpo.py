@@ -1,0 +1,208 @@
+"""Online GRPO end to end on a toy task, with the transformers sampler: what it promises, step by step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toys.lookup import LookupFamily, task
+
+from offline_arl.environments.protocol import Task
+from offline_arl.errors import DataError, GateError, TemplateError, UsageError
+from offline_arl.models.policy import load_policy, policy_fingerprint, save_policy
+from offline_arl.models.tiny import CHAT_TEMPLATE
+from offline_arl.online.config import CurriculumConfig, GateConfig, GrpoConfig
+from offline_arl.online.grpo import GrpoResult, train_grpo
+from offline_arl.rendering import Renderer
+from offline_arl.rollouts.episode import Episode
+from offline_arl.warmstart import WarmStart
+
+FAMILY = LookupFamily()
+TRAIN = FAMILY.tasks("train", 100, seed=0)
+VALIDATION = FAMILY.tasks("validation", 30, seed=0)
+
+
+def config(**fields: Any) -> GrpoConfig:
+    values: dict[str, Any] = {
+        "steps": 2,
+        "group_size": 4,
+        "prompts_per_step": 4,
+        "rows_per_batch": 8,
+        "learning_rate": 1e-3,
+        "max_tokens_per_step": 24,
+        "max_total_tokens": 128,
+        "gate": GateConfig(minimum_success=0.2, minimum_tasks=30),
+        "backend": "transformers",
+    }
+    return GrpoConfig(**{**values, **fields})
+
+
+def run(policy: Path, output: Path, settings: GrpoConfig, tasks: list[Task] = TRAIN, **fields: Any) -> GrpoResult:
+    return train_grpo(policy, FAMILY, tasks, settings, output, seed=fields.pop("seed", 0), **fields)
+
+
+@pytest.fixture(scope="module")
+def trained(lookup_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[GrpoResult, list[list[Episode]]]:
+    """Three steps with validation, and the episodes that were handed out."""
+    handed: list[list[Episode]] = []
+    result = run(
+        lookup_policy,
+        tmp_path_factory.mktemp("grpo"),
+        config(steps=3, validation_every=2, sync_check_first=1, sync_check_every=2),
+        validation_tasks=VALIDATION,
+        expected_fingerprint=WarmStart.from_policy(lookup_policy).policy_fingerprint,
+        on_episodes=lambda step, episodes: handed.append(episodes),
+    )
+    return result, handed
+
+
+def test_the_kl_to_the_warm_start_is_zero_at_step_zero(trained: tuple[GrpoResult, Any]) -> None:
+    kls = [record.kl for record in trained[0].history]
+    assert kls[0] == 0.0
+    assert kls[1] is not None
+    assert kls[1] > 0.0
+
+
+def test_the_sampler_runs_the_trainers_weights(trained: tuple[GrpoResult, Any]) -> None:
+    """Checked at the first sync and then at every second one: before updates 0 and 2."""
+    result = trained[0]
+    assert [record.sync_difference is not None for record in result.history] == [True, False, True]
+    assert all(report.max_abs_difference < 1e-4 and report.n_tokens > 10 for report in result.sync_reports)
+
+
+def test_start_and_end_are_validated_and_the_best_is_kept(trained: tuple[GrpoResult, Any]) -> None:
+    result = trained[0]
+    assert [validation.step for validation in result.validations] == [0, 2, 3]
+    assert result.start == result.validations[0]
+    allowed = [found for found in result.validations if found.greedy >= result.validations[0].greedy]
+    assert result.best is not None
+    assert result.best.greedy + result.best.sampled == max(found.greedy + found.sampled for found in allowed)
+
+
+def test_the_saved_policy_loads_and_steps_are_on_disk(trained: tuple[GrpoResult, Any]) -> None:
+    result = trained[0]
+    model, tokenizer = load_policy(result.policy_path)
+    assert model.config.vocab_size >= len(tokenizer)
+    assert not list(result.policy_path.glob("*.bin"))
+    lines = [json.loads(line) for line in (result.policy_path.parent / "metrics.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["validation", "step", "step", "validation", "step", "validation"]
+    assert set(result.seconds) == {"rollout", "sync", "train", "validation"}
+
+
+def test_episodes_are_handed_out_as_trajectories(trained: tuple[GrpoResult, list[list[Episode]]]) -> None:
+    handed = trained[1]
+    assert [len(episodes) for episodes in handed] == [16, 16, 16]
+    ids = {episode.trajectory.trajectory_id for episodes in handed for episode in episodes}
+    assert len(ids) == 48
+    assert {episode.trajectory.model for episode in handed[1]} == {"grpo-step-1"}
+    for start in range(0, 16, 4):
+        assert len({episode.trajectory.group_id for episode in handed[0][start : start + 4]}) == 1
+
+
+def test_the_random_state_is_left_alone_and_runs_repeat(lookup_policy: Path, tmp_path: Path) -> None:
+    state = torch.get_rng_state()
+    first = run(lookup_policy, tmp_path / "a", config())
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(5)
+    second = run(lookup_policy, tmp_path / "b", config())
+    third = run(lookup_policy, tmp_path / "c", config(), seed=1)
+    prints = [policy_fingerprint(load_policy(result.policy_path)[0]) for result in (first, second, third)]
+    assert prints[0] == prints[1]
+    assert prints[0] != prints[2]
+    assert (first.best, first.start, first.validations) == (None, None, [])
+
+
+def test_where_every_group_is_alike_nothing_is_learned(lookup_policy: Path, tmp_path: Path) -> None:
+    """A judge that is always away: no episode has a return, so the weights do not move at all."""
+    broken = [task(item.payload["key"], "A", fail="step") for item in TRAIN]
+    result = run(lookup_policy, tmp_path, config(), broken)
+    assert [record.idle_groups for record in result.history] == [1.0, 1.0]
+    assert [record.infrastructure_errors for record in result.history] == [16, 16]
+    assert result.alarms == {"harness": 1}
+    before, after = (policy_fingerprint(load_policy(path)[0]) for path in (lookup_policy, result.policy_path))
+    assert before == after
+
+
+def test_the_start_is_kept_where_training_makes_it_worse(lookup_policy: Path, tmp_path: Path) -> None:
+    """A learning rate that destroys the policy: what is saved is the warm start, bit for bit."""
+    settings = config(steps=3, learning_rate=0.3, kl_coefficient=0.0, validation_every=3)
+    result = run(lookup_policy, tmp_path, settings, validation_tasks=VALIDATION)
+    assert result.validations[-1].greedy < result.validations[0].greedy
+    assert result.best == result.start
+    assert result.history[0].kl is None
+    before, after = (policy_fingerprint(load_policy(path)[0]) for path in (lookup_policy, result.policy_path))
+    assert before == after
+
+
+def test_the_gate_refuses_a_policy_that_hardly_succeeds(lookup_policy: Path, tmp_path: Path) -> None:
+    with pytest.raises(GateError, match="needs 99%"):
+        run(
+            lookup_policy,
+            tmp_path,
+            config(gate=GateConfig(minimum_success=0.99, minimum_tasks=30)),
+            validation_tasks=VALIDATION,
+        )
+    with pytest.raises(GateError, match="needs 100"):
+        run(lookup_policy, tmp_path, config(gate=GateConfig()), validation_tasks=VALIDATION)
+
+
+def test_other_weights_than_those_of_the_warm_start_are_refused(lookup_policy: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not those the warm start was made of"):
+        run(lookup_policy, tmp_path, config(), expected_fingerprint="something else")
+
+
+def test_a_template_that_rewrites_turns_is_refused_with_a_remedy(lookup_policy: Path, tmp_path: Path) -> None:
+    _, tokenizer = load_policy(lookup_policy)
+    template = CHAT_TEMPLATE.replace(
+        "{{- message.content or '' -}}", "{{- (message.content or '') if loop.last else '...' -}}"
+    )
+    with pytest.raises(TemplateError, match=r"TRL ships no training variant .* chat_template="):
+        run(lookup_policy, tmp_path, config(), renderer=Renderer(tokenizer, chat_template=template))
+
+
+def test_stale_weights_stop_the_training(lookup_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from offline_arl.rollouts.transformers_sampler import TransformersSampler
+
+    monkeypatch.setattr(TransformersSampler, "load_weights", lambda self, weights: None)
+    with pytest.raises(GateError, match="stale"):
+        run(lookup_policy, tmp_path, config(learning_rate=1e-2))
+
+
+def test_a_mismatch_is_corrected_on_request(lookup_policy: Path, tmp_path: Path) -> None:
+    """A tolerance of 1e-12 nats is always exceeded: training goes on with importance weights near 1."""
+    exact = run(lookup_policy, tmp_path / "a", config())
+    corrected = run(lookup_policy, tmp_path / "b", config(sync_tolerance=1e-12, on_mismatch="correct"))
+    for one, other in zip(exact.history, corrected.history, strict=True):
+        assert other.loss == pytest.approx(one.loss, abs=1e-3)
+        assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=1e-2)
+
+
+def test_untied_embeddings_train_and_sync(lookup_policy: Path, tmp_path: Path) -> None:
+    model, tokenizer = load_policy(lookup_policy)
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.detach().clone())
+    save_policy(model, tokenizer, tmp_path / "untied")
+    result = run(tmp_path / "untied", tmp_path / "out", config(sync_check_first=3))
+    assert len(result.sync_reports) == 2
+    trained, _ = load_policy(result.policy_path)
+    assert not torch.equal(trained.lm_head.weight, trained.model.embed_tokens.weight)
+
+
+def test_a_curriculum_and_dr_grpo_run(lookup_policy: Path, tmp_path: Path) -> None:
+    settings = config(loss_type="dr_grpo", curriculum=CurriculumConfig(), entropy_coefficient=0.01)
+    result = run(lookup_policy, tmp_path, settings)
+    assert next(record.kl for record in result.history) == 0.0
+
+
+def test_wrong_arguments_are_refused_before_anything_runs(lookup_policy: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="in training and validation"):
+        run(lookup_policy, tmp_path, config(), validation_tasks=TRAIN[:3])
+    with pytest.raises(UsageError, match="attempts 4 tasks and there are 2"):
+        run(lookup_policy, tmp_path, config(), TRAIN[:2])
+    with pytest.raises(UsageError, match="cannot load the model"):
+        run(tmp_path / "nothing", tmp_path, config())
+    with pytest.raises(ValueError, match="extra"):
+        GrpoConfig(beta=0.1)  # type: ignore[call-arg]
