@@ -1,4 +1,4 @@
-"""The command that runs a whole pipeline."""
+"""Commands on whole pipelines: run one, compare the results of several."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from offline_arl.cli.output import Output, table
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from offline_arl.workflows.compare import RunComparison
+
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
     app.command(
         epilog=example("offline-arl run pipelines/quickstart.yaml --output runs/quickstart --set seed=1"),
     )(run)
+    app.command(epilog=example("offline-arl compare runs/seed0 runs/seed1 runs/seed2"))(compare)
 
 
 def run(
@@ -64,3 +67,47 @@ def run(
             console.print(f"Results: {output / 'results.json'}; account: {output / 'summary.md'}", markup=False)
 
         out.finish(result.results, render)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="OUTPUT...", help="Output folders of run.")],
+    json: Json = False,
+) -> None:
+    """Compare policies over several runs (seeds) of one pipeline, paired over tasks, with 95 % intervals."""
+    from offline_arl.workflows.compare import compare_runs
+
+    with Output(as_json=json) as out:
+        result = compare_runs(runs)
+        success = {
+            f"{policy}/{mode}": {**value.as_dict(), "seeds": seeds}
+            for (policy, mode), (value, seeds) in result.success.items()
+        }
+        differences = {
+            f"{item.after}-{item.before}/{item.mode}": {**item.difference.as_dict(), "seeds": item.seeds}
+            for item in result.differences
+        }
+        out.finish(
+            {"runs": runs, "success": success, "differences": differences},
+            lambda console: _draw_comparison(console, result),
+        )
+
+
+def _draw_comparison(console: Console, result: RunComparison) -> None:
+    rows = [
+        [f"{policy} ({mode})", f"{value.estimate:.3f} [{value.low:.3f}, {value.high:.3f}]", _seeds(seeds)]
+        for (policy, mode), (value, seeds) in result.success.items()
+    ]
+    table(console, ["policy", "success", "by run"], rows)
+    rows = [
+        [
+            f"{item.after} - {item.before} ({item.mode})",
+            f"{item.difference.estimate:+.3f} [{item.difference.low:+.3f}, {item.difference.high:+.3f}]",
+            _seeds(item.seeds),
+        ]
+        for item in result.differences
+    ]
+    table(console, ["difference", "paired over tasks", "by run"], rows)
+
+
+def _seeds(values: list[float]) -> str:
+    return " ".join(f"{value:.3f}" for value in values)
