@@ -17,9 +17,11 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from offline_arl.logs.adapter import RawRecord
+from offline_arl.logs.tau_bench import TauBenchAdapter
 from offline_arl.models.tiny import train_tiny_tokenizer
 from offline_arl.rendering import Renderer
-from offline_arl.trajectories.schema import Message, Source, TextPart, Trajectory, tool_call
+from offline_arl.trajectories.schema import Trajectory
 
 AIRLINE = Path(__file__).parents[4] / "shared" / "real_logs" / "tau-bench" / "gpt-4o-airline.json"
 
@@ -190,6 +192,12 @@ def renderer_of() -> Callable[[str], Renderer]:
 
 
 @pytest.fixture(scope="session")
+def trl_template_of() -> Callable[[str], str]:
+    """A chat template that TRL ships, by name."""
+    return trl_template
+
+
+@pytest.fixture(scope="session")
 def make_tokenizer() -> Callable[..., PreTrainedTokenizerFast]:
     """Builds a tokenizer with other control tokens or another template."""
     return build_tokenizer
@@ -201,28 +209,12 @@ def airline() -> list[Trajectory]:
     if not AIRLINE.exists():
         pytest.skip(f"real logs are missing: {AIRLINE}")
     records = json.loads(AIRLINE.read_text(encoding="utf-8"))[::10]
+    adapter = TauBenchAdapter()
     return [
-        Trajectory(
-            trajectory_id=str(number),
-            messages=[_message(raw) for raw in record["traj"]],
-            source=Source("tau_bench"),
-        )
-        for number, record in enumerate(records)
+        trajectory
+        for position, record in enumerate(records)
+        for trajectory in adapter.convert(RawRecord(AIRLINE.name, AIRLINE.name, position, json.dumps(record).encode()))
     ]
-
-
-def _message(raw: dict[str, Any]) -> Message:
-    text = raw.get("content")
-    return Message(
-        role=raw["role"],
-        content=None if text is None else [TextPart(text)],
-        tool_calls=[
-            tool_call(call["function"]["name"], call["function"]["arguments"], id=call["id"])
-            for call in raw.get("tool_calls") or []
-        ],
-        tool_call_id=raw.get("tool_call_id"),
-        name=raw.get("name"),
-    )
 
 
 @pytest.fixture(scope="session")
