@@ -45,7 +45,7 @@ def stage_function(kind: type[Stage]) -> Callable[[Stage, StageContext], StageOu
     return function
 
 
-def check_ready(name: str, stage: Stage) -> None:
+def check_ready(stage: Stage, *, where: str) -> None:
     """Find out before any work begins what a stage would stumble over later.
 
     Raises:
@@ -54,20 +54,20 @@ def check_ready(name: str, stage: Stage) -> None:
         MissingDependencyError: The stage needs packages that are not installed.
     """
     if isinstance(stage, Ingest) and stage.logs is None and stage.source is None:
-        raise UsageError(f"stages.{name} has nothing to read; name your logs with --set source=FILE")
+        raise UsageError(f"{where} has nothing to read; name your logs with --set source=FILE")
     for field, path in stage.input_files():
         if not Path(path).expanduser().exists():
-            raise DataError(f"stages.{name}.{field}: {path} does not exist; give a log file or folder")
+            raise DataError(f"{where}.{field}: {path} does not exist; give a log file or folder")
     environment = getattr(stage, "environment", None)
     if environment is not None:
         environments.load(environment)
     if isinstance(stage, InitialPolicy):
-        check_model(stage.model, where=f"stages.{name}.model")
+        check_model(stage.model, where=f"{where}.model")
     if not isinstance(stage, _WITHOUT_TORCH):
         for package in _TRAINING_PACKAGES:
             if not available(package):
                 raise MissingDependencyError(
-                    f"stages.{name} needs {package}, which is not installed; "
+                    f"{where} needs {package}, which is not installed; "
                     "install it with: pip install 'offline_arl[train]'"
                 )
 

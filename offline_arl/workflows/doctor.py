@@ -111,7 +111,7 @@ def _gpu() -> Finding:
     torch = _version("torch")
     if not _nvidia_driver():
         return Finding(
-            "gpu", "note", "no NVIDIA driver; everything runs on the CPU, so keep to models below 1 B parameters"
+            "gpu", "note", "no NVIDIA driver; everything runs on the CPU, so keep models small"
         )
     if torch is not None and torch.endswith("+cpu"):
         detail = f"there is an NVIDIA driver, but torch {torch} cannot use it"

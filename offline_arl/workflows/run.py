@@ -67,7 +67,7 @@ def run_pipeline(
         OfflineArlError: What a stage raises; its half-done folder is removed.
     """
     for name, stage in pipeline.stages.items():
-        check_ready(name, stage)
+        check_ready(stage, where=f"stages.{name}")
     output = Path(output)
     with locked(output):
         _claim(pipeline, output)

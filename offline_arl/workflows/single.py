@@ -57,7 +57,7 @@ def run_stage(
         artifacts[field] = {artifact: _artifact(path, artifact, f"--{field}")}
     for policy, path in (policies or {}).items():
         artifacts.setdefault(policy, {})["policy"] = _artifact(path, "policy", f"--policy {policy}")
-    check_ready(name, stage)
+    check_ready(stage, where=name)
     with new_folder(output) as work:
         return stage_function(type(stage))(stage, StageContext(name, work, seed, artifacts, progress))
 
@@ -92,8 +92,8 @@ def build_from_store(
     check_model(model, where="--model")
     raw = {"kind": "dataset", "form": form, "store": "store", "policy": "policy"}
     stage = parse_stage(raw, overrides, where="build")
-    check_ready("build", stage)
     artifacts: dict[str, dict[Artifact, Path]] = {"store": {"store": _artifact(Path(store), "store", "--store")}}
+    check_ready(stage, where="build")
     with new_folder(output) as work:
         folder = Path(model).expanduser()
         made: dict[Artifact, str] = {}
