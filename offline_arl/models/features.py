@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -38,6 +38,7 @@ MANIFEST_NAME = "manifest.json"
 INDEX_NAME = "index.parquet"
 
 
+@runtime_checkable
 class FeatureRow(Protocol):
     """What is read of a segment."""
 
@@ -53,6 +54,7 @@ class FeatureRow(Protocol):
     def n_steps(self) -> int | None: ...
 
 
+@runtime_checkable
 class PaddedBatch(Protocol):
     """What is read of a padded batch of segments."""
 

