@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from offline_arl.errors import TemplateError, UsageError
 from offline_arl.rendering.conversation import Conversation, Tools
@@ -15,10 +14,11 @@ from offline_arl.rendering.engine import TemplateEngine, choose_engine
 from offline_arl.rendering.fingerprint import fingerprint
 from offline_arl.rendering.masks import Piece, chained
 from offline_arl.rendering.parser import NO_CALLS, RESPONSE_TEMPLATE, TurnParser
+from offline_arl.rendering.segments import SegmentWriter
 from offline_arl.rendering.template import response_template
 from offline_arl.rendering.tool_calls import FORMATS
 from offline_arl.rendering.windows import windowed
-from offline_arl.trajectories.schema import Message, TokenRecord, Trajectory
+from offline_arl.trajectories.schema import Message, Trajectory
 from offline_arl.trajectories.segment import Segment
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ class Renderer:
             generation_prompt=profile.generation_prompt,
             response_template=found,
         )
+        self._writer = SegmentWriter(self._engine, self.fingerprint, self.stop_token_ids)
         self._opening_ids = self._engine.encoder.encode([profile.generation_prompt], continued=True)[0]
         self._tools: dict[str | bytes, Tools] = {}
 
@@ -150,7 +151,7 @@ class Renderer:
         text = conversation.text(self._guarded_tools(tools), generation_prompt=True)
         assistants = [index for index, message in enumerate(messages) if message.role == "assistant"]
         pieces = self._turns_of_prompt(conversation, text, assistants, self._guarded_tools(tools))
-        return [token for ids in self._encode(pieces, messages) for token in ids]
+        return [token for ids in self._writer.encode(pieces, messages) for token in ids]
 
     def extend(
         self, token_ids: Sequence[int], new_messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None
@@ -193,6 +194,22 @@ class Renderer:
         """
         return self._parser.parse(token_ids, None if tools is None else list(tools))
 
+    def _pieces(
+        self, conversation: Conversation, tools: Tools, messages: Sequence[Message], last: int
+    ) -> list[Piece] | None:
+        """Context and actions up to message `last`, from one rendering of the whole; None where that is not exact.
+
+        The probed behavior of the template is verified on each conversation: its text before the last action must be
+        the prompt of that moment. (A template may look into messages: some switch thinking off by a word in them.)
+        """
+        text = conversation.text(tools, upto=last + 1, generation_prompt=False)
+        assistants = [index for index, message in enumerate(messages[: last + 1]) if message.role == "assistant"]
+        pieces = self._engine.finder.scan(text, assistants)
+        if pieces is None:
+            return None
+        before = sum(len(piece.text) for piece in pieces[:-2])
+        return pieces[:-1] if text[:before] == conversation.text(tools, upto=last, generation_prompt=True) else None
+
     def _turns_of_prompt(
         self, conversation: Conversation, text: str, assistants: Sequence[int], tools: Tools
     ) -> list[Piece]:
@@ -202,7 +219,10 @@ class Renderer:
         if pieces is None:
             groups = chained(conversation, self._engine.finder, assistants, [tools] * len(assistants))
             pieces = groups[-1] if groups else []
-            pieces.append(Piece(text[sum(len(piece.text) for piece in pieces) :], -1))
+            joined = "".join(piece.text for piece in pieces)
+            if not text.startswith(joined):
+                return [Piece(text, -1)]
+            pieces.append(Piece(text[len(joined) :], -1))
         return pieces
 
     def _with_names(self, token_ids: Sequence[int], new_messages: Sequence[Message]) -> list[Message]:
@@ -245,70 +265,15 @@ class Renderer:
         tools_here = [tools[index] for index in trained]
         groups: list[list[Piece]] = []
         if self.prefix_preserving and all(other is tools_here[0] for other in tools_here):
-            text = conversation.text(tools_here[0], upto=places[-1] + 1, generation_prompt=False)
-            assistants = [place for place in range(places[-1] + 1) if messages[shown[place]].role == "assistant"]
-            pieces = self._engine.finder.scan(text, assistants)
-            groups = [] if pieces is None else [pieces[:-1]]
+            pieces = self._pieces(conversation, tools_here[0], [messages[index] for index in shown], places[-1])
+            groups = [] if pieces is None else [pieces]
         if not groups:
             # What follows recorded tokens was sampled after the template's text for them, not after themselves.
-            join = self.prefix_preserving or not any(self._own_tokens(messages[index]) for index in trained)
+            join = self.prefix_preserving or not any(self._writer.recorded(messages[index]) for index in trained)
             groups = chained(conversation, self._engine.finder, places, tools_here, join=join)
         actions = {place: numbers[index] for place, index in zip(places, trained, strict=True)}
         shown_messages = [messages[index] for index in shown]
-        return [self._segment(trajectory_id, group, shown_messages, actions) for group in groups]
-
-    def _segment(
-        self, trajectory_id: str, pieces: Sequence[Piece], messages: Sequence[Message], actions: Mapping[int, int]
-    ) -> Segment:
-        encoded = self._encode(pieces, messages)
-        length = sum(map(len, encoded))
-        step_index = np.full(length, -1, dtype=np.int32)
-        logprobs = np.full(length, np.nan, dtype=np.float32)
-        rendered, start = False, 0
-        for piece, ids in zip(pieces, encoded, strict=True):
-            if piece.message in actions:
-                span = slice(start, start + len(ids))
-                step_index[span] = actions[piece.message]
-                record = self._own_tokens(messages[piece.message])
-                rendered |= record is None
-                if record is not None and record.logprobs is not None and len(record.logprobs) == len(ids):
-                    logprobs[span] = record.logprobs
-            start += len(ids)
-        return Segment(
-            trajectory_id=trajectory_id,
-            token_ids=np.fromiter((token for ids in encoded for token in ids), dtype=np.int32, count=length),
-            action_mask=step_index >= 0,
-            step_index=step_index,
-            fingerprint=self.fingerprint,
-            logprobs=None if np.isnan(logprobs).all() else logprobs,
-            rendered=rendered,
-        )
-
-    def _encode(self, pieces: Sequence[Piece], messages: Sequence[Message]) -> list[list[int]]:
-        """Token ids of each piece; recorded ones for actions that have them."""
-        engine = self._engine
-        recorded: dict[int, list[int]] = {}
-        texts: list[str] = []
-        owners: list[int] = []
-        missing_stop = ""
-        for number, piece in enumerate(pieces):
-            record = self._own_tokens(messages[piece.message]) if piece.message >= 0 else None
-            if record is not None:
-                recorded[number] = record.token_ids
-                missing_stop = "" if record.token_ids[-1] in self.stop_token_ids else engine.profile.stops[0]
-                continue
-            text, missing_stop = missing_stop + piece.text, ""
-            parts = [text] if piece.message >= 0 else engine.finder.split(text)
-            texts += parts
-            owners += [number] * len(parts)
-        result: list[list[int]] = [recorded.get(number, []) for number in range(len(pieces))]
-        for number, ids in zip(owners, engine.encoder.encode(texts, continued=False), strict=True):
-            result[number] = result[number] + ids if result[number] else ids
-        return result
-
-    def _own_tokens(self, message: Message) -> TokenRecord | None:
-        record = message.tokens
-        return record if record is not None and record.fingerprint == self.fingerprint and record.token_ids else None
+        return [self._writer.segment(trajectory_id, group, shown_messages, actions) for group in groups]
 
     def _tools_at(self, trajectory: Trajectory, index: int) -> Tools:
         """The guarded tools in force at a message; the same object for the same tools."""

@@ -435,6 +435,26 @@ class TestTemplates:
     def test_todays_date_is_not_part_of_a_prompt(self, renderer_of):
         assert "Today Date: 26 Jul 2024" in whole_text(renderer_of("llama3.2"), trajectory(HELLO, assistant("Hi")))
 
+    def test_a_template_that_looks_into_messages_is_rendered_turn_by_turn(self, make_tokenizer):
+        """In the style of SmolLM3: a word in the system prompt puts an empty thought into the generation prompt."""
+        template = (
+            "{%- set quiet = '/no_think' in messages[0].content -%}"
+            "{%- for m in messages -%}{{ '<|im_start|>' + m.role + '\n' }}"
+            "{%- if quiet and m.role == 'assistant' -%}{{ '<think>\n\n</think>\n\n' }}{%- endif -%}"
+            "{{ m.content + '<|im_end|>\n' }}{%- endfor -%}"
+            "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}"
+            "{%- if quiet -%}{{ '<think>\n\n</think>\n\n' }}{%- endif -%}{%- endif -%}"
+        )
+        renderer = Renderer(make_tokenizer(("<|im_start|>", "<|im_end|>"), eos="<|im_end|>", template=template))
+        assert renderer.prefix_preserving
+        quiet = text_message("system", "Be brief. /no_think")
+        for system in (SYSTEM, quiet):
+            messages = (system, HELLO, assistant("Yes."), HELLO, assistant("No."))
+            (segment,) = renderer.render(trajectory(*messages))
+            assert actions(renderer, trajectory(*messages)) == ["Yes.<|im_end|>", "No.<|im_end|>"]
+            for (_, start, _), seen in zip(segment.step_spans(), (2, 4), strict=True):
+                assert segment.token_ids[:start].tolist() == renderer.prompt(messages[:seen], None)
+
     def test_template_arguments(self, tokenizer_of):
         """With thinking switched off the empty thought is part of the prompt, not of the action."""
         renderer = Renderer(tokenizer_of("qwen3"), template_arguments={"enable_thinking": False})
