@@ -19,10 +19,10 @@ from offline_arl.rollouts.transformers_sampler import TransformersSampler
 
 FAMILY = LookupFamily()
 CONFIG = GrpoConfig(
-    steps=12,
+    steps=18,
     group_size=8,
     prompts_per_step=8,
-    learning_rate=2e-3,
+    learning_rate=4e-4,
     max_tokens_per_step=24,
     max_total_tokens=128,
     validation_every=6,
