@@ -27,7 +27,7 @@ try:
 except ImportError:  # the train extra is not installed
     pass
 else:
-    install_import_hook(CHECKED, "beartype.beartype")
+    install_import_hook(CHECKED, "type_checks.check")
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ class WeightedBCConfig(BaseModel):
 
     epochs: PositiveFloat = 3.0
     max_steps: PositiveInt | None = None  # updates; None: as many as the epochs give
-    tokens_per_batch: PositiveInt = 4_096
+    tokens_per_batch: PositiveInt = 2_048
     gradient_accumulation_steps: PositiveInt = 1
     optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for small policies trained from scratch
     learning_rate: PositiveFloat = 1e-3
@@ -46,7 +46,7 @@ class IQLConfig(BaseModel):
     discount: float = Field(default=0.99, ge=0, le=1)
     target_update_rate: float = Field(default=0.005, gt=0, le=1)
     truncation: Literal["bootstrap", "terminal"] = "bootstrap"
-    steps: PositiveInt = 2_500
+    steps: PositiveInt = 1_500
     batch_size: PositiveInt = 256
     learning_rate: PositiveFloat = 1e-3
     learning_rate_decay: Literal["none", "cosine"] = "cosine"

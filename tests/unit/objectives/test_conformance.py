@@ -205,15 +205,6 @@ def test_nan_behind_the_mask_changes_neither_values_nor_gradients(case: Case, ge
 
 
 @every_objective
-def test_nan_after_the_end_of_an_episode_is_ignored_by_the_target(case: Case) -> None:
-    if "terminated" not in case.hand[0]:
-        pytest.skip("no bootstrap in this objective")
-    inputs, expected = case.hand
-    following = inputs["next_values"].masked_fill(inputs["terminated"], float("nan"))
-    torch.testing.assert_close(case.function(**{**inputs, "next_values": following}), torch.tensor(expected))
-
-
-@every_objective
 def test_padding_on_the_right_changes_nothing(case: Case, generator: torch.Generator) -> None:
     inputs = case.draw(generator, torch.float64)
     padded = _map_rows(case, inputs, lambda value: torch.cat([value, torch.zeros_like(value[:, :2])], dim=1))

@@ -65,19 +65,25 @@ def test_advantage_weights_survive_huge_advantages() -> None:
     assert weights.tolist() == [100.0, 0.0]
 
 
-@pytest.mark.parametrize(("expectile", "optimum"), [(0.5, 2.0), (0.9, 5.0 * 0.9 / (0.9 + 4 * 0.1))])
+@pytest.mark.parametrize(("expectile", "optimum"), [(0.5, 2.0), (0.8, 5.0), (0.9, 90 / 13)])
 def test_minimum_of_the_expectile_loss(expectile: float, optimum: float) -> None:
-    """One Q of 5 (or 10 at 0.5) among four of 0: tau * n1 * (q - v) = (1 - tau) * n0 * v, v = q tau / (tau + 4 (1 - tau)).
+    """One Q of 10 among four of 0: tau (10 - v) = 4 (1 - tau) v, so v = 10 tau / (tau + 4 (1 - tau)).
 
-    At 0.5 with q = 10 that is the mean, 10 / 5 = 2.
+    At 0.5 that is the mean, 2; at 0.8, 8 / 1.6 = 5; at 0.9, 9 / 1.3.
     """
-    high = 10.0 if expectile == 0.5 else 5.0
-    q_values = torch.tensor([high, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    q_values = torch.tensor([10.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     value = torch.tensor(optimum, dtype=torch.float64, requires_grad=True)
     everywhere = torch.ones(5, dtype=torch.bool)
     objectives.expectile_loss(q_values, value.expand(5), everywhere, expectile=expectile).sum().backward()
     assert value.grad is not None
-    assert abs(value.grad.item()) < 1e-12
+    assert abs(value.grad.item()) < 1e-9
+
+
+def test_after_the_end_of_an_episode_there_is_no_next_value() -> None:
+    """Targets 1 + 0.5 * 4 = 3 and, at the end, 1, whatever stands in the place of the missing next state."""
+    rewards, following = torch.tensor([1.0, 1.0]), torch.tensor([4.0, float("nan")])
+    target = objectives.td_target(rewards, following, torch.tensor([False, True]), discount=0.5)
+    assert target.tolist() == [3.0, 1.0]
 
 
 def test_an_expectile_above_one_half_punishes_low_values_more() -> None:
