@@ -10,11 +10,15 @@ import numpy as np
 
 from offline_arl.errors import DataError
 from offline_arl.evaluation.intervals import Estimate, bootstrap_mean, paired_bootstrap, wilson_interval
+from offline_arl.rewards.components import RewardConfig, step_rewards
 from offline_arl.rollouts.episode import Episode
-from offline_arl.trajectories.calls import call_problem
+from offline_arl.trajectories.acceptance import checker_for
 from offline_arl.trajectories.schema import Message, ToolCall, Trajectory
+from offline_arl.trajectories.step_table import is_marked_invalid
 
 Record = Episode | Trajectory
+
+_REWARDS = RewardConfig()
 
 
 class CallCounts(NamedTuple):
@@ -23,10 +27,12 @@ class CallCounts(NamedTuple):
     calls: int
     accurate: int  # valid against the tools in force and answered without an error
     steps: int
-    invalid_steps: int  # steps with at least one call that the tools in force do not accept
+    invalid_steps: int  # with a call that the tools in force do not accept, or marked invalid by the environment
 
 
-def evaluate(records: Sequence[Record], *, generator: np.random.Generator) -> dict[str, Estimate]:
+def evaluate(
+    records: Sequence[Record], *, generator: np.random.Generator, reward_config: RewardConfig = _REWARDS
+) -> dict[str, Estimate]:
     """Measure a policy on its episodes, or a behavior policy on its logs. All intervals are 95 %.
 
     Trajectories whose harness failed are counted in `infrastructure_errors` and left out of everything else.
@@ -35,15 +41,17 @@ def evaluate(records: Sequence[Record], *, generator: np.random.Generator) -> di
         records: Episodes of `collect`, or logged trajectories. Shares have Wilson intervals, which take the records
             as independent: give one attempt a task, or read the intervals of repeated tasks as too narrow.
         generator: Of the bootstrap, which the intervals of `steps` and `return` come from.
+        reward_config: Rewards of logged trajectories; an episode has those of its environment.
 
     Returns:
         `success`: share of records that the judge passed; those it did not judge are left out.
         `success/TASK_TYPE`: the same for each task type, sorted; records without a task type appear in none.
-        `return`: mean undiscounted reward of an episode; only of records that are episodes, absent without any.
+        `return`: mean undiscounted return; records without an outcome are left out.
         `steps`: mean number of assistant messages.
         `tool_call_accuracy`: share of calls that are valid against the tools in force and answered without an
         error. A call that nothing answers counts as answered where it ends its trajectory.
-        `invalid_action_rate`: share of steps with a call that is malformed, unknown or breaks its schema.
+        `invalid_action_rate`: share of steps with a call that is malformed, unknown or breaks its schema, or that
+        the environment marked as invalid.
         `truncation_rate`: share of records cut by a limit.
         `infrastructure_errors`: their number, with equal estimate, low and high.
         A measure without observations has n = 0 (see `Estimate`).
@@ -64,13 +72,8 @@ def evaluate(records: Sequence[Record], *, generator: np.random.Generator) -> di
         if item.task_type is not None:
             by_type[item.task_type].append(item)
     measures.update({f"success/{name}": _success(by_type[name]) for name in sorted(by_type)})
-    rewards = [
-        record.total_reward
-        for record in (records[index] for index in usable)
-        if isinstance(record, Episode) and record.total_reward is not None
-    ]
-    if rewards:
-        measures["return"] = bootstrap_mean(rewards, generator=generator)
+    returns = [_total_reward(records[index], reward_config) for index in usable]
+    measures["return"] = bootstrap_mean([value for value in returns if value is not None], generator=generator)
     measures.update(_process(kept, generator))
     measures["infrastructure_errors"] = Estimate(errors, errors, errors, len(records))
     return measures
@@ -116,15 +119,15 @@ def count_calls(trajectory: Trajectory) -> CallCounts:
         end = steps[position + 1] if position + 1 < len(steps) else len(trajectory.messages)
         answers = [item for item in trajectory.messages[index + 1 : end] if item.role == "tool"]
         is_last = not trajectory.messages[index + 1 :]
-        tools = trajectory.tools_at(index)
-        valid = [call_problem(call, tools) is None for call in message.tool_calls]
+        checker = checker_for(trajectory.context_at(index).tools)
+        valid = [checker.problem(call) is None for call in message.tool_calls]
         matched = _match_answers(message.tool_calls, answers)
         calls += len(valid)
         accurate += sum(
             is_valid and (answer.error is None if answer is not None else is_last)
             for is_valid, answer in zip(valid, matched, strict=True)
         )
-        invalid_steps += not all(valid)
+        invalid_steps += not all(valid) or is_marked_invalid(trajectory, index)
     return CallCounts(calls, accurate, len(steps), invalid_steps)
 
 
@@ -149,6 +152,13 @@ def _process(kept: Sequence[Trajectory], generator: np.random.Generator) -> dict
 def _success(items: Sequence[Trajectory]) -> Estimate:
     verdicts = [item.outcome.success for item in items if item.outcome.success is not None]
     return wilson_interval(sum(verdicts), len(verdicts))
+
+
+def _total_reward(record: Record, config: RewardConfig) -> float | None:
+    if isinstance(record, Episode):
+        return record.total_reward
+    rewards = step_rewards(record, config)
+    return None if rewards is None else sum(rewards)
 
 
 def _trajectory(record: Record) -> Trajectory:

@@ -72,10 +72,12 @@ class Rollout:
         except Exception as error:  # the harness failed, whatever it was: not the policy's doing
             self._fail(error)
             return
+        invalid = self._invalid_actions(message, result)
+        self._messages[-1] = _with_result(message, result.reward, invalid)
         self._messages.extend(result.messages)
         self._rewards.append(result.reward)
         self._n_tool_calls += len(message.tool_calls)
-        self._n_invalid += self._invalid_actions(message, result)
+        self._n_invalid += invalid
         if result.terminated or result.truncated:
             self._end(result.terminated, result.truncated, result.stop_reason)
         elif self.n_steps >= self._environment.max_steps:
@@ -195,7 +197,6 @@ class Rollout:
                 "seed": settings.seed,
                 "attempt": self.attempt,
                 "temperature": settings.config.temperature,
-                "rewards": self._rewards,
             },
         )
 
@@ -209,6 +210,12 @@ class Rollout:
             _segment(trajectory_id, fingerprint, [*prompt, *sampled[1].token_ids], [sampled], first_step=step)
             for step, (prompt, sampled) in enumerate(zip(self._prompts, self._completions, strict=True))
         ]
+
+
+def _with_result(message: Message, reward: float, invalid_actions: int) -> Message:
+    """The message with what its step earned, where the derived step table looks for it."""
+    marked = {"invalid_action": True} if invalid_actions else {}
+    return msgspec.structs.replace(message, metadata={**message.metadata, "reward": reward, **marked})
 
 
 def _segment(

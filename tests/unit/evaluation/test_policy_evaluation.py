@@ -125,7 +125,14 @@ def test_measures_counted_by_hand() -> None:
     assert measures["invalid_action_rate"] == wilson_interval(1, 5)
     assert measures["truncation_rate"] == wilson_interval(1, 4)
     assert measures["infrastructure_errors"] == Estimate(1, 1, 1, 5)
-    assert "return" not in measures
+    # Rewards 1, 0 and -0.05: the outcome, and the penalty of the third; the fourth was not judged.
+    assert measures["return"].estimate == pytest.approx(0.95 / 3)
+    assert measures["return"].n == 3
+
+
+def test_actions_that_the_environment_marked_are_invalid() -> None:
+    marked = Message(role="assistant", content=[], metadata={"invalid_action": True})
+    assert count_calls(trajectory(marked, assistant())) == (0, 0, 2, 1)
 
 
 def test_without_calls_there_is_no_accuracy() -> None:

@@ -16,6 +16,7 @@ from offline_arl.models.tiny import CHAT_TEMPLATE, train_tiny_tokenizer
 from offline_arl.rendering import Renderer
 from offline_arl.rollouts.collect import collect, step_seed
 from offline_arl.rollouts.episode import Episode
+from offline_arl.trajectories.step_table import step_rows
 
 FAMILY = LookupFamily()
 
@@ -110,6 +111,22 @@ def test_malformed_calls_cost_a_penalty_and_the_episode_goes_on() -> None:
     assert episode.rewards == pytest.approx([-PENALTY, 1.0])
     assert episode.total_reward == pytest.approx(1.0 - PENALTY)
     assert (episode.n_tool_calls, episode.n_invalid) == (1, 1)
+    steps = step_rows(episode.trajectory)
+    assert [step.reward for step in steps] == pytest.approx([-PENALTY, 1.0])
+    assert [step.invalid_action for step in steps] == [True, False]
+
+
+def test_empty_answers_count_as_the_environment_counts_them() -> None:
+    """A message without text and calls is invalid to the support desk, although no call could be checked."""
+    from offline_arl.environments.support_desk import family
+
+    sampler = ScriptedSampler(RENDERER, lambda prompt, seed: "", max_model_len=1024)
+    (episode,) = play(
+        look_then_answer(), *family.tasks("train", 1, seed=0), family=family, sampler=sampler, max_tokens_per_step=4
+    )
+    assert episode.n_invalid == episode.n_steps == 8
+    assert episode.total_reward == pytest.approx(-8 * 0.05)
+    assert all(step.invalid_action for step in step_rows(episode.trajectory))
 
 
 def test_the_environments_limit_truncates_also_where_it_forgets_to() -> None:
