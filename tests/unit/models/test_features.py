@@ -1,0 +1,110 @@
+"""Features of steps against one forward pass a step, and their cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from toys import ToyTokenizer, toy_dataset, toy_model, toy_rows
+
+from offline_arl.datasets.collate import collate_segments
+from offline_arl.datasets.segments import SegmentRow
+from offline_arl.errors import DataError
+from offline_arl.models.config import FeatureConfig
+from offline_arl.models.features import load_features, step_features
+from offline_arl.trainers.value import compute_features
+
+
+def _one_pass_a_step(model: torch.nn.Module, row: SegmentRow, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """State and action feature of a step from prefixes of the trajectory, the obvious way."""
+    positions = np.flatnonzero(row.step_index == step)
+    ids = torch.tensor(row.token_ids[None].astype(np.int64))
+    before = model(ids[:, : positions[0]], output_hidden_states=True).hidden_states[-1][0, -1]
+    through = model(ids[:, : positions[-1] + 1], output_hidden_states=True).hidden_states[-1][0]
+    return before, torch.cat([through[-1], through[positions].mean(dim=0)])
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma2"])
+def test_features_of_one_pass_a_trajectory_equal_one_pass_a_step(architecture: str) -> None:
+    model, rows = toy_model(architecture), toy_rows(6)
+    with torch.inference_mode():
+        features = step_features(model, rows, collate_segments(rows, pad_token_id=0), layers=(-1,))
+        assert len(features) == sum(len(np.unique(row.step_index[row.action_mask])) for row in rows)
+        for name, step, at in ((*key, place) for key, place in features.row_of().items()):
+            row = next(row for row in rows if row.trajectory_id == name)
+            state, action = _one_pass_a_step(model, row, step)
+            torch.testing.assert_close(features.states[at], state, atol=2e-5, rtol=2e-5)
+            torch.testing.assert_close(features.actions[at], action, atol=2e-5, rtol=2e-5)
+
+
+def test_the_state_after_the_last_step_is_at_the_last_token() -> None:
+    model, row = toy_model(), toy_rows(1)[0]
+    tokens = np.append(row.token_ids, np.array([3, 4], dtype=np.int32))
+    steps = int(row.step_index.max()) + 1
+    row = replace(
+        row,
+        token_ids=tokens,
+        step_index=np.append(row.step_index, np.array([-1, -1], dtype=np.int32)),
+        action_mask=np.append(row.action_mask, [False, False]),
+        n_steps=steps,
+        final_state=True,
+    )
+    with torch.inference_mode():
+        features = step_features(model, [row], collate_segments([row], pad_token_id=0), layers=(-1,))
+        expected = model(torch.tensor(tokens[None].astype(np.int64)), output_hidden_states=True).hidden_states[-1][
+            0, -1
+        ]
+    at = features.row_of()[row.trajectory_id, steps]
+    torch.testing.assert_close(features.states[at], expected, atol=2e-5, rtol=2e-5)
+    assert features.has_action.tolist() == [True] * steps + [False]
+    assert (features.actions[at] == 0).all()
+
+
+def test_a_segment_that_starts_with_an_action_is_an_error() -> None:
+    row = toy_rows(1)[0]
+    row = replace(row, token_ids=row.token_ids[-1:], step_index=row.step_index[-1:], action_mask=row.action_mask[-1:])
+    with pytest.raises(DataError, match="trajectory t0: a segment starts with an action"):
+        step_features(toy_model(), [row], collate_segments([row], pad_token_id=0), layers=(-1,))
+
+
+def test_shards_and_batches_change_nothing(tmp_path: Path) -> None:
+    model, dataset = toy_model(), toy_dataset(tmp_path / "data", toy_rows(20))
+    whole = compute_features(model, ToyTokenizer(), dataset, tmp_path / "a", config=FeatureConfig(layers=(0, -1)))
+    config = FeatureConfig(layers=(0, -1), tokens_per_batch=64, rows_per_shard=7)
+    parts = compute_features(model, ToyTokenizer(), dataset, tmp_path / "b", config=config)
+    assert len(list((tmp_path / "b").glob("*.safetensors"))) > 2
+    order = [parts.row_of()[key] for key in whole.row_of()]
+    torch.testing.assert_close(parts.states[order], whole.states)
+    torch.testing.assert_close(parts.actions[order], whole.actions)
+
+
+def test_a_cache_is_reused_for_the_same_model_and_data_only(tmp_path: Path) -> None:
+    model, dataset = toy_model(), toy_dataset(tmp_path / "data", toy_rows(4))
+    config = FeatureConfig()
+    compute_features(model, ToyTokenizer(), dataset, tmp_path / "cache", config=config)
+    shard = tmp_path / "cache" / "features-00000.safetensors"
+    written = shard.stat().st_mtime_ns
+    compute_features(model, ToyTokenizer(), dataset, tmp_path / "cache", config=config)
+    assert shard.stat().st_mtime_ns == written
+    other = compute_features(toy_model(seed=1), ToyTokenizer(), dataset, tmp_path / "cache", config=config)
+    fresh = compute_features(toy_model(seed=1), ToyTokenizer(), dataset, tmp_path / "fresh", config=config)
+    assert torch.equal(other.states, fresh.states)
+
+
+def test_training_mode_and_gradients_are_left_alone(tmp_path: Path) -> None:
+    model, dataset = toy_model().train(), toy_dataset(tmp_path / "data", toy_rows(4))
+    features = compute_features(model, ToyTokenizer(), dataset, tmp_path / "cache", config=FeatureConfig())
+    assert model.training
+    assert not features.states.requires_grad
+    assert not features.states.is_inference()
+
+
+def test_a_damaged_cache_is_a_one_line_error(tmp_path: Path) -> None:
+    dataset = toy_dataset(tmp_path / "data", toy_rows(4))
+    compute_features(toy_model(), ToyTokenizer(), dataset, tmp_path / "cache", config=FeatureConfig())
+    (tmp_path / "cache" / "features-00000.safetensors").write_bytes(b"short")
+    with pytest.raises(DataError, match="compute the features again"):
+        load_features(tmp_path / "cache")
