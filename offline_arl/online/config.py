@@ -47,7 +47,7 @@ class GrpoConfig(_Frozen):
     temperature: PositiveFloat = 1.0
     max_tokens_per_step: PositiveInt = 64
     max_total_tokens: PositiveInt = 1024
-    rows_per_batch: PositiveInt = 64  # episodes a backward pass; fewer need less memory
+    rows_per_batch: PositiveInt = 128  # episodes a backward pass; fewer need less memory
     curriculum: CurriculumConfig | None = None
     gate: GateConfig | None = GateConfig()  # needs validation tasks; None: start whatever the policy is worth
     validation_every: PositiveInt = 10  # steps

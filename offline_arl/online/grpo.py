@@ -97,7 +97,7 @@ def train_grpo(
 
     Raises:
         UsageError: The policy cannot be loaded, there are fewer tasks than a step attempts, or training and
-            validation share a task.
+            validation share a task, or several processes were started.
         TemplateError: The chat template rewrites earlier turns.
         GateError: The warm start succeeds too seldom, or the sampler does not run the trainer's weights.
         DataError: The weights or the KL at step 0 are not those of the warm start.
@@ -152,7 +152,6 @@ class _Run:
         generator = np.random.default_rng([seed, 1])
         self._schedule = TaskSchedule(tasks, curriculum=config.curriculum, generator=generator)
         self._synced_step = 0  # the sampler starts with the weights of the warm start
-        self._syncs = 0
         self._checked: SyncReport | None = None
         self._episodes: list[Episode] = []  # of the current step
         self._idle = np.zeros(0, dtype=np.bool_)
@@ -277,6 +276,8 @@ class _Run:
                 processing_class=tokenizer,
                 rollout_func=self.rollout,
             )
+        if trainer.accelerator.num_processes > 1:
+            raise UsageError("online training runs in one process; start it without accelerate launch or torchrun")
         trainer.importance_cap = self.config.importance_cap
         trainer.remove_callback(PrinterCallback)
         return trainer
@@ -354,6 +355,8 @@ class _Run:
     def _save(self) -> None:
         from offline_arl.models.policy import save_policy
 
+        # The template in use may be a training variant; whatever serves the policy has to render with it.
+        self.tokenizer.chat_template = self.renderer.chat_template
         save_policy(self._model(), self.tokenizer, self.output_dir / "policy")
 
     def _model(self) -> Any:
