@@ -34,7 +34,11 @@ class WeightedBCConfig(BaseModel):
 
 
 class IQLConfig(BaseModel):
-    """Implicit Q-learning. Defaults follow the paper where it has one.
+    """Implicit Q-learning. Defaults follow the paper where it has one, but for `target_update_rate`.
+
+    `target_update_rate`: the target critics lag about 1 / rate updates behind, and a reward needs that long to move
+    back by one step, so `steps * target_update_rate` must well exceed the steps of a trajectory. The paper's 0.005
+    goes with a million updates; small datasets are done in a few thousand.
 
     `truncation`: "bootstrap" takes the value of the state after a truncated attempt's last step, as for a task that
     could have gone on; "terminal" treats it as 0, for environments in which running out of steps is a failure.
@@ -44,7 +48,7 @@ class IQLConfig(BaseModel):
 
     expectile: float = Field(default=0.7, gt=0, lt=1)
     discount: float = Field(default=0.99, ge=0, le=1)
-    target_update_rate: float = Field(default=0.005, gt=0, le=1)
+    target_update_rate: float = Field(default=0.02, gt=0, le=1)
     truncation: Literal["bootstrap", "terminal"] = "bootstrap"
     steps: PositiveInt = 1_500
     batch_size: PositiveInt = 256
@@ -54,7 +58,5 @@ class IQLConfig(BaseModel):
     hidden_size: PositiveInt = 128
     hidden_layers: PositiveInt = 2
     layer_norm: bool = True
-    holdout_fraction: float = Field(default=0.1, ge=0, lt=1)  # of tasks, for diagnostics and early stopping
-    evaluate_every: PositiveInt = 250
-    patience: PositiveInt | None = None  # evaluations without a better held-out loss before stopping; None: never
+    holdout_fraction: float = Field(default=0.1, ge=0, lt=1)  # of tasks, for diagnostics
     log_every: PositiveInt = 250

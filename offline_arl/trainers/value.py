@@ -165,9 +165,9 @@ def train_iql(
     with torch.no_grad():  # normalized once for all updates
         inputs = heads.q_inputs(features.states, features.actions), heads.v_inputs(features.states)
     learner = _Learner(heads, config)
-    updates = _fit(learner, inputs, training, validation, generator=generator, report=report)
+    _fit(learner, inputs, training, generator=generator, report=report)
     final = learner.final_heads()
-    diagnostics = {"updates": float(updates), "transitions": float(len(training))}
+    diagnostics = {"updates": float(config.steps), "transitions": float(len(training))}
     for name, part in (("train", training), ("held_out", validation)):
         if len(part):
             diagnostics.update({f"{name}/{key}": value for key, value in learner.evaluate(inputs, part).items()})
@@ -281,32 +281,19 @@ def _fit(
     learner: _Learner,
     inputs: tuple[Tensor, Tensor],
     training: TransitionTable,
-    validation: TransitionTable,
     *,
     generator: torch.Generator,
     report: Callable[[int, dict[str, float]], None] | None,
-) -> int:
-    """Update until done or out of patience; with patience, the best evaluation's weights are kept."""
+) -> None:
+    """All updates. There is no early stopping: both losses are smallest before the rewards have moved back through
+    the trajectories, when Q and V still agree on too little.
+    """
     config = learner.config
-    best, best_state, waited = math.inf, None, 0
-    update = 0
     for update in range(1, config.steps + 1):
         rows = torch.randint(len(training), (config.batch_size,), generator=generator)
         losses = learner.update(inputs, training.select(rows), _learning_rate(config, update))
         if report is not None and update % config.log_every == 0:
-            report(update, {name: float(value) for name, value in losses.items()})
-        if config.patience is not None and len(validation) and update % config.evaluate_every == 0:
-            held_out = learner.evaluate(inputs, validation)
-            loss = held_out["value_loss"] + held_out["q_loss"]
-            if loss < best:
-                best, waited = loss, 0
-                best_state = copy.deepcopy((learner.heads.state_dict(), learner.target.state_dict()))
-            elif (waited := waited + 1) >= config.patience:
-                break
-    if best_state is not None:
-        learner.heads.load_state_dict(best_state[0])
-        learner.target.load_state_dict(best_state[1])
-    return update
+            report(update, {name: float(value.detach()) for name, value in losses.items()})
 
 
 def _learning_rate(config: IQLConfig, update: int) -> float:

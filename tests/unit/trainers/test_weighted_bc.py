@@ -1,0 +1,187 @@
+"""Weighted cloning: the loss, what may not change it, resuming and saving."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from toys import ToyTokenizer, toy_dataset, toy_model, toy_rows
+
+from offline_arl.datasets.segments import SegmentDataset, SegmentRow
+from offline_arl.errors import DataError
+from offline_arl.models.policy import load_policy, policy_fingerprint
+from offline_arl.models.tiny import build_tiny_policy, train_tiny_tokenizer
+from offline_arl.trainers.checkpoint import load_record
+from offline_arl.trainers.config import WeightedBCConfig
+from offline_arl.trainers.weighted_bc import dataset_nll, train_weighted_bc
+
+ALL_AT_ONCE = WeightedBCConfig(epochs=1, tokens_per_batch=100_000, warmup_fraction=0, logging_steps=1)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> SegmentDataset:
+    return toy_dataset(tmp_path / "data", toy_rows(24))
+
+
+def _train(model: Any, dataset: SegmentDataset, config: WeightedBCConfig, folder: Path, **options: Any) -> Any:
+    return train_weighted_bc(model, ToyTokenizer(), dataset, config, folder, **{"seed": 0, **options})
+
+
+def _step_nll(model: torch.nn.Module, row: SegmentRow) -> dict[int, list[float]]:
+    """-log p of each action token by step, from an ordinary forward pass."""
+    ids = torch.tensor(row.token_ids[None].astype(np.int64))
+    with torch.no_grad():
+        logprobs = model(ids).logits[0].double().log_softmax(-1)
+    losses: dict[int, list[float]] = {}
+    for position in np.flatnonzero(row.action_mask):
+        value = -logprobs[position - 1, row.token_ids[position]].item()
+        losses.setdefault(int(row.step_index[position]), []).append(value)
+    return losses
+
+
+def test_the_loss_is_the_weighted_sum_over_the_tokens_that_carry_weight(
+    dataset: SegmentDataset, tmp_path: Path
+) -> None:
+    model, generator = toy_model(), np.random.default_rng(0)
+    total, count, weights = 0.0, 0, {}
+    for row in dataset:
+        for step, losses in _step_nll(model, row).items():
+            weight = float(generator.choice([0.0, 0.5, 3.0]))
+            weights[row.trajectory_id, step] = weight
+            total += weight * sum(losses)
+            count += len(losses) if weight > 0 else 0
+    record = _train(model, dataset, ALL_AT_ONCE, tmp_path / "out", step_weights=weights)
+    assert record.metrics["updates"] == 1
+    assert record.metrics["loss"] == pytest.approx(total / count, rel=1e-5)
+
+
+def _after_one_update(dataset: SegmentDataset, folder: Path, **changes: Any) -> dict[str, torch.Tensor]:
+    """float64, so that Adam's division by the gradient's own size does not blow up rounding."""
+    model = toy_model(dtype=torch.float64)
+    _train(model, dataset, ALL_AT_ONCE.model_copy(update=changes), folder)
+    return {name: value.clone() for name, value in model.named_parameters()}
+
+
+def test_the_split_into_micro_batches_changes_nothing(dataset: SegmentDataset, tmp_path: Path) -> None:
+    """All rows in one batch, or in many small ones accumulated into the same single update."""
+    whole = _after_one_update(dataset, tmp_path / "a")
+    split = _after_one_update(dataset, tmp_path / "b", tokens_per_batch=60, gradient_accumulation_steps=24, max_steps=1)
+    records = [load_record(tmp_path / name).metrics for name in ("a", "b")]
+    assert records[1]["updates"] == 1
+    # Adam's first update does not see a constant factor on the gradient; the loss that is differentiated does.
+    assert records[1]["loss"] == pytest.approx(records[0]["loss"], rel=1e-5)
+    for name, value in whole.items():
+        torch.testing.assert_close(split[name], value, atol=1e-5, rtol=0, msg=name)
+
+
+def test_sharing_the_prefix_changes_nothing(dataset: SegmentDataset, tmp_path: Path) -> None:
+    shared = _after_one_update(dataset, tmp_path / "a", share_prefix=True)
+    plain = _after_one_update(dataset, tmp_path / "b", share_prefix=False)
+    for name, value in plain.items():
+        torch.testing.assert_close(shared[name], value, atol=1e-5, rtol=0, msg=name)
+
+
+def test_segments_without_weight_are_left_out(dataset: SegmentDataset, tmp_path: Path) -> None:
+    kept = {"t0", "t3", "t5"}
+    weights = {
+        (row.trajectory_id, int(step)): float(row.trajectory_id in kept)
+        for row in dataset
+        for step in np.unique(row.step_index[row.action_mask])
+    }
+    weighted, alone = toy_model(dtype=torch.float64), toy_model(dtype=torch.float64)
+    record = _train(weighted, dataset, ALL_AT_ONCE, tmp_path / "a", step_weights=weights)
+    few = toy_dataset(tmp_path / "few", [row for row in dataset if row.trajectory_id in kept])
+    _train(alone, few, ALL_AT_ONCE, tmp_path / "b")
+    assert record.metrics["tokens"] == few.manifest.counts["tokens"]
+    for one, other in zip(weighted.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+
+
+def test_missing_and_all_zero_weights_are_errors(dataset: SegmentDataset, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no weight"):
+        _train(toy_model(), dataset, ALL_AT_ONCE, tmp_path / "out", step_weights={})
+    zeros = {(row.trajectory_id, step): 0.0 for row in dataset for step in range(5)}
+    with pytest.raises(DataError, match="nothing to train on"):
+        _train(toy_model(), dataset, ALL_AT_ONCE, tmp_path / "out", step_weights=zeros)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_resumed_run_ends_where_a_straight_one_does(dataset: SegmentDataset, tmp_path: Path) -> None:
+    config = WeightedBCConfig(epochs=3, tokens_per_batch=150, save_steps=4)
+    straight, resumed = toy_model(), toy_model()
+    record = _train(straight, dataset, config, tmp_path / "straight")
+    checkpoints = sorted((tmp_path / "straight.checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+    assert record.metrics["updates"] > 4
+    again = _train(resumed, dataset, config, tmp_path / "resumed", resume_from_checkpoint=checkpoints[0])
+    assert again.metrics["updates"] == record.metrics["updates"]
+    for one, other in zip(straight.parameters(), resumed.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_same_seed_gives_the_same_policy_and_leaves_the_random_state(
+    dataset: SegmentDataset, tmp_path: Path
+) -> None:
+    config = WeightedBCConfig(epochs=2, tokens_per_batch=150)
+    torch_state, numpy_state = torch.random.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    records = [_train(toy_model(), dataset, config, tmp_path / str(run), seed=run // 2) for run in range(4)]
+    assert torch.equal(torch.random.get_rng_state(), torch_state)
+    assert np.array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
+    assert records[0].weights_sha256 == records[1].weights_sha256
+    assert records[2].weights_sha256 == records[3].weights_sha256 != records[0].weights_sha256
+
+
+def test_cloning_learns_and_prints_nothing(
+    dataset: SegmentDataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = toy_model()
+    before, count = dataset_nll(model, ToyTokenizer(), dataset)
+    assert count == dataset.manifest.counts["action_tokens"]
+    _train(model, dataset, WeightedBCConfig(epochs=40, tokens_per_batch=300, learning_rate=1e-2), tmp_path / "out")
+    after, _ = dataset_nll(model, ToyTokenizer(), dataset)
+    assert after < 0.5 * before
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert "it/s" not in captured.err
+
+
+def test_the_nll_of_a_dataset_is_the_mean_over_its_action_tokens(dataset: SegmentDataset) -> None:
+    model = toy_model()
+    losses = [loss for row in dataset for step in _step_nll(model, row).values() for loss in step]
+    nll, count = dataset_nll(model, ToyTokenizer(), dataset, tokens_per_batch=100)
+    assert count == len(losses)
+    assert nll == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_the_saved_policy_is_the_trained_one_with_its_record(dataset: SegmentDataset, tmp_path: Path) -> None:
+    tokenizer = train_tiny_tokenizer(["some text, some more text"] * 5, vocabulary_size=300)
+    model = build_tiny_policy(tokenizer, seed=0, hidden_size=32, layers=1, heads=1)
+    record = train_weighted_bc(
+        model, tokenizer, dataset, ALL_AT_ONCE, tmp_path / "out", seed=3, algorithm="filtered_bc"
+    )
+    loaded, _ = load_policy(tmp_path / "out")
+    assert load_record(tmp_path / "out") == record
+    assert policy_fingerprint(loaded) == policy_fingerprint(model) == record.weights_sha256
+    assert record.algorithm == "filtered_bc"
+    assert record.seed == 3
+    assert record.config == ALL_AT_ONCE.model_dump(mode="json")
+    assert record.dataset_sha256 == dataset.manifest.content_sha256
+    assert not loaded.training
+
+
+def test_adapters_are_merged_and_train_nothing_else(dataset: SegmentDataset, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    model = toy_model()
+    before = copy.deepcopy(model.state_dict())
+    config = ALL_AT_ONCE.model_copy(update={"epochs": 5, "lora_rank": 2, "learning_rate": 1e-2})
+    _train(model, dataset, config, tmp_path / "out")
+    saved = type(model).from_pretrained(tmp_path / "out").state_dict()
+    assert saved.keys() == before.keys()
+    changed = {name for name, value in saved.items() if not torch.equal(value, before[name])}
+    assert changed
+    assert all("proj" in name for name in changed)
+    for name in changed:
+        assert torch.linalg.matrix_rank(saved[name] - before[name], rtol=1e-4) <= 2
