@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("ingest", "build", "train", "evaluate", "online", "run", "show", "doctor")
+COMMANDS = ("ingest", "build", "train", "evaluate", "online", "run", "compare", "show", "doctor")
 HEAVY = ("torch", "transformers", "trl", "vllm", "datasets")
 
 
