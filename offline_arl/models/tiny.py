@@ -1,8 +1,8 @@
 """A tiny policy that everything can run on: a Llama of about 1 M parameters with its own tokenizer.
 
 It is a real Hugging Face causal language model with a chat template that knows tools, so whatever works with it
-works with any other chat model. The tokenizer is a byte-level BPE trained on the user's own logs; numbers are
-cut into pairs of digits, so that a small model can copy identifiers.
+works with any other chat model. The tokenizer is a byte-level BPE trained on the user's own logs; it cuts
+identifiers into a letter and pairs of digits, which a small model soon learns to copy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_TOKENS = 8192
 _PIECES = (
     r'\{"name": "|", "arguments": \{"|": "|": |", "|, "'
     r'|"\}\}|"\}|\{"|\}\}'
-    r"|[0-9]{1,2}|[A-Za-z_' ]+"
+    r"|[A-Z](?=[0-9])|[0-9]{1,2}|(?:(?![A-Z][0-9])[A-Za-z_' ])+"
     r"""|[^A-Za-z0-9_' \{\}",:]+|."""
 )
 
@@ -155,9 +155,9 @@ def build_tiny_policy(
     *,
     seed: int,
     hidden_size: int = 128,
-    layers: int = 4,
+    layers: int = 2,
     heads: int = 4,
-    intermediate_size: int = 384,
+    intermediate_size: int = 768,
     tie_embeddings: bool = True,
 ) -> LlamaForCausalLM:
     """A randomly initialized Llama for `tokenizer`, about 1 M parameters at the defaults, float32.

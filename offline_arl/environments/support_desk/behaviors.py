@@ -150,7 +150,8 @@ class ScriptedAgent:
         return result
 
     def _mistype(self, order_id: str) -> str:
-        position = int(self._generator.integers(len(order_id)))
+        """The order number with one of its digits changed."""
+        position = len(order_id) - 1 - int(self._generator.integers(2))
         digit = (int(order_id[position]) + int(self._generator.integers(1, 10))) % 10
         return f"{order_id[:position]}{digit}{order_id[position + 1 :]}"
 

@@ -15,7 +15,7 @@ from offline_arl.environments.support_desk.tasks import DeskPayload, Order
 from offline_arl.trajectories.calls import call_problem
 from offline_arl.trajectories.schema import MessageError, ToolCall
 
-_ORDER_ID = {"type": "string", "description": "The order number, digits only."}
+_ORDER_ID = {"type": "string", "description": "The order number, a letter and two digits."}
 
 
 def _function(name: str, description: str, properties: dict[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,12 @@ def address(generator: np.random.Generator) -> str:
     return f"{int(generator.integers(10, 99))} {_STREETS[int(generator.integers(len(_STREETS)))]}"
 
 
+def order_ids(count: int, generator: np.random.Generator) -> list[str]:
+    """Different order numbers: a letter and two digits."""
+    drawn = generator.choice(26 * 90, size=count, replace=False)
+    return [f"{chr(ord('A') + int(number) // 90)}{10 + int(number) % 90}" for number in drawn]
+
+
 def opening(requests: Sequence[Request], *, withheld: bool, generator: np.random.Generator) -> str:
     """The customer's first message."""
     table = _WITHHELD if withheld else _OPENINGS

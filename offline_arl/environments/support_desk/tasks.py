@@ -166,14 +166,14 @@ def decode_payload(payload: dict[str, Any]) -> DeskPayload:
 def _draw(kinds: tuple[RequestKind, ...], generator: np.random.Generator) -> DeskPayload:
     orders: list[Order] = []
     requests: list[Request] = []
-    numbers = generator.choice(9000, size=len(kinds) + 1, replace=False) + 1000
-    for kind, number in zip(kinds, numbers[: len(kinds)], strict=True):
-        order = _draw_order(kind, str(number), generator)
+    *numbers, unrelated = phrases.order_ids(len(kinds) + 1, generator)
+    for kind, number in zip(kinds, numbers, strict=True):
+        order = _draw_order(kind, number, generator)
         missing = generator.random() < 0.06
         if not missing:
             orders.append(order)
         requests.append(_draw_request(kind, order, generator))
-    orders.append(_draw_order("status", str(numbers[-1]), generator))
+    orders.append(_draw_order("status", unrelated, generator))
     withheld = len(kinds) == 1 and bool(generator.random() < 0.2)
     opening = phrases.opening(requests, withheld=withheld, generator=generator)
     return DeskPayload(requests=requests, orders=orders, opening=opening, withheld=withheld)
