@@ -17,6 +17,10 @@ from trl import GRPOTrainer
 from offline_arl.online.config import GrpoConfig
 from offline_arl.online.trl_trainer import OnlineTrainer, compact_layout, trl_arguments
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*rollout_func.*:UserWarning", "ignore:TRL currently supports vLLM:UserWarning"
+)
+
 PAD = 0
 PREFIX = list(range(20, 32))
 VOCABULARY = 96
