@@ -81,8 +81,8 @@ class Desk:
 
 def _view(order: Order) -> dict[str, Any]:
     view: dict[str, Any] = {"status": order.status}
-    if order.days is not None:
-        view["days"] = order.days
+    if order.weeks is not None:
+        view["weeks"] = order.weeks
     if order.refunded:
         view["refunded"] = True
     return view

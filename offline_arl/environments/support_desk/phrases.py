@@ -16,20 +16,15 @@ REFUSAL_MARKERS = ("cannot", "can't", "not possible", "not able", "unable")
 SYSTEM_PROMPT = (
     "You are the support desk of a shop. Look up an order before you change it. "
     "Change an address only while the order is processing. "
-    "Refund only orders delivered at most 30 days ago. "
+    "Refund only orders delivered at most four weeks ago. "
     "Open a ticket for every complaint. Settle every part of a request, then answer."
 )
 
 _STREETS = (
-    "Oak Street",
-    "Mill Lane",
-    "Hill Road",
-    "Park Avenue",
-    "Lake Drive",
-    "Station Road",
-    "Elm Court",
-    "Bay Street",
-)
+    "Oak Street", "Mill Lane", "Hill Road", "Park Avenue", "Lake Drive", "Station Road", "Elm Court", "Bay Street",
+    "Church Lane", "King Street", "River Road", "West Avenue", "Garden Court", "Rose Drive", "Field Lane",
+    "Bridge Road",
+)  # fmt: skip
 
 _OPENINGS: dict[str, tuple[str, ...]] = {
     "status": (
@@ -67,7 +62,7 @@ _JOINTS = (" Also: ", " And one more thing. ", " Then there is this. ")
 
 def address(generator: np.random.Generator) -> str:
     """A street address."""
-    return f"{int(generator.integers(10, 99))} {_STREETS[int(generator.integers(len(_STREETS)))]}"
+    return f"{int(generator.integers(1, 10))} {_STREETS[int(generator.integers(len(_STREETS)))]}"
 
 
 def order_ids(count: int, generator: np.random.Generator) -> list[str]:

@@ -20,7 +20,7 @@ from offline_arl.errors import UsageError
 RequestKind = Literal["status", "address", "refund", "complaint"]
 OrderStatus = Literal["processing", "shipped", "delivered"]
 SPLITS = ("train", "validation", "test")
-REFUND_DAYS = 30
+REFUND_WEEKS = 4
 
 # One cycle of task types: every split of at least 20 tasks covers every type in these shares.
 _CYCLE: tuple[tuple[RequestKind, ...], ...] = (
@@ -48,12 +48,12 @@ _CYCLE: tuple[tuple[RequestKind, ...], ...] = (
 
 
 class Order(msgspec.Struct, frozen=True):
-    """One row of the shop's database. `days` counts since delivery; None while not delivered."""
+    """One row of the shop's database. `weeks` counts since delivery; None while not delivered."""
 
     order_id: str
     status: OrderStatus
     address: str
-    days: int | None = None
+    weeks: int | None = None
     refunded: bool = False
 
 
@@ -89,7 +89,7 @@ class Expectation:
 def is_allowed(request: Request, order: Order | None) -> bool:
     """Whether the policy allows a request.
 
-    Addresses change only while the order is processing; refunds need a delivery at most 30 days ago, once; a
+    Addresses change only while the order is processing; refunds need a delivery at most four weeks ago, once; a
     status question or a complaint needs only an order that exists.
     """
     if order is None:
@@ -97,7 +97,7 @@ def is_allowed(request: Request, order: Order | None) -> bool:
     if request.kind == "address":
         return order.status == "processing"
     if request.kind == "refund":
-        return order.status == "delivered" and not order.refunded and (order.days or 0) <= REFUND_DAYS
+        return order.status == "delivered" and not order.refunded and (order.weeks or 0) <= REFUND_WEEKS
     return True
 
 
@@ -190,11 +190,11 @@ def _draw_order(kind: RequestKind, order_id: str, generator: np.random.Generator
         weights = (0.34, 0.33, 0.33)
     statuses: tuple[OrderStatus, ...] = ("processing", "shipped", "delivered")
     status = statuses[int(generator.choice(3, p=weights))]
-    days = None
+    weeks = None
     if status == "delivered":
         recent = generator.random() < 0.6
-        days = int(generator.integers(2, 31) if recent else generator.integers(31, 90))
-    return Order(order_id=order_id, status=status, address=address, days=days)
+        weeks = int(generator.integers(1, REFUND_WEEKS + 1) if recent else generator.integers(REFUND_WEEKS + 1, 10))
+    return Order(order_id=order_id, status=status, address=address, weeks=weeks)
 
 
 def _draw_request(kind: RequestKind, order: Order, generator: np.random.Generator) -> Request:

@@ -28,7 +28,7 @@ def say(text: str) -> Message:
     return text_message("assistant", text)
 
 
-REFUND = task(Request("refund", "17"), orders=[Order("17", "delivered", "a", days=5), Order("18", "shipped", "b")])
+REFUND = task(Request("refund", "17"), orders=[Order("17", "delivered", "a", weeks=2), Order("18", "shipped", "b")])
 
 
 def test_a_refund_done_right_earns_one() -> None:
@@ -36,7 +36,7 @@ def test_a_refund_done_right_earns_one() -> None:
     start = desk.reset(REFUND)
     assert [message.role for message in start.messages] == ["system", "user"]
     looked_up = desk.step(call("get_order", {"order_id": "17"}))
-    assert looked_up.messages[0].text == '{"status": "delivered", "days": 5}'
+    assert looked_up.messages[0].text == '{"status": "delivered", "weeks": 2}'
     assert looked_up.messages[0].tool_call_id == "c1"
     assert (looked_up.reward, looked_up.terminated, looked_up.truncated) == (0.0, False, False)
     desk.step(call("refund_order", {"order_id": "17"}))
@@ -76,7 +76,7 @@ def test_what_the_judge_fails(messages: list[Message], failed: str) -> None:
 
 def test_the_tools_do_not_check_the_policy_for_the_agent() -> None:
     desk = SupportDesk()
-    desk.reset(task(Request("refund", "17"), orders=[Order("17", "delivered", "a", days=60)]))
+    desk.reset(task(Request("refund", "17"), orders=[Order("17", "delivered", "a", weeks=8)]))
     assert desk.step(call("refund_order", {"order_id": "17"})).messages[0].text == '{"ok": true}'
     assert desk.step(say("Sorry, that is not possible.")).reward == 0.0
 
@@ -127,7 +127,7 @@ def test_an_empty_message_is_malformed() -> None:
 
 def test_the_customer_gives_the_number_once_when_asked() -> None:
     desk = SupportDesk()
-    desk.reset(task(Request("refund", "17"), orders=[Order("17", "delivered", "a", days=5)], withheld=True))
+    desk.reset(task(Request("refund", "17"), orders=[Order("17", "delivered", "a", weeks=2)], withheld=True))
     asked = desk.step(say("What is your order number?"))
     assert (asked.terminated, asked.messages[0].text) == (False, "It is order 17.")
     assert desk.step(say("What is your order number?")).terminated

@@ -25,9 +25,9 @@ from offline_arl.errors import UsageError
     [
         ("address", Order("1", "processing", "a"), True),
         ("address", Order("1", "shipped", "a"), False),
-        ("refund", Order("1", "delivered", "a", days=30), True),
-        ("refund", Order("1", "delivered", "a", days=31), False),
-        ("refund", Order("1", "delivered", "a", days=3, refunded=True), False),
+        ("refund", Order("1", "delivered", "a", weeks=4), True),
+        ("refund", Order("1", "delivered", "a", weeks=5), False),
+        ("refund", Order("1", "delivered", "a", weeks=3, refunded=True), False),
         ("refund", Order("1", "shipped", "a"), False),
         ("complaint", Order("1", "shipped", "a"), True),
         ("status", None, False),
@@ -46,7 +46,7 @@ def test_expectation_of_a_compound_request_with_one_part_refused() -> None:
         ],
         orders=[
             Order("1", "processing", "1 Old Road"),
-            Order("2", "delivered", "2 Old Road", days=40),
+            Order("2", "delivered", "2 Old Road", weeks=6),
             Order("3", "shipped", "3 Old Road"),
         ],
         opening="",
