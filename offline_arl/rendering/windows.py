@@ -23,7 +23,7 @@ def windowed(
     The first segment is cut after the last step that fits. Each further one keeps what came before the first
     assistant message (system prompt, tools, first request) and drops the oldest turns after it: context takes up
     to half the limit, so that several steps share a segment. A step that does not fit even alone is left out,
-    with a logged warning.
+    with one logged warning a trajectory.
 
     Args:
         render: Renders a part of the trajectory.
@@ -35,16 +35,12 @@ def windowed(
     result: list[Segment] = []
     pending = list(steps)
     queue = list(segments)
+    left_out: list[int] = []
     while pending:
         if not queue:
             queue = _window(render, messages, pending, limit)
             if not queue:
-                logger.warning(
-                    "step at message %d has more than %d tokens even without its history and is left out",
-                    pending[0],
-                    limit,
-                )
-                del pending[0]
+                left_out.append(pending.pop(0))
                 continue
         segment = queue.pop(0)
         kept = _cut(segment, limit)
@@ -54,6 +50,14 @@ def windowed(
             del pending[:covered]
         if covered < len(segment.step_spans()):
             queue = []  # the rest of this segment comes first, in windows
+    if left_out:
+        logger.warning(
+            "%d of %d steps (first: message %d) have more than %d tokens even without their history: left out",
+            len(left_out),
+            len(steps),
+            left_out[0],
+            limit,
+        )
     return result
 
 
