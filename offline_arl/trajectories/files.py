@@ -6,12 +6,14 @@ import fcntl
 import hashlib
 import os
 import socket
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import polars as pl
 
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.schema import SCHEMA_VERSION
@@ -19,6 +21,7 @@ from offline_arl.trajectories.schema import SCHEMA_VERSION
 MANIFEST = "manifest.json"
 LOCK = "lock"
 STORE_FORMAT = "offline_arl.trajectory_store"
+_RESTORE = "restore it from a copy, or remove the store and ingest again"
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -70,29 +73,94 @@ class Manifest(msgspec.Struct, frozen=True):
         return [entry for part in self.parts for entry in part.files()] + side
 
 
+class _Header(msgspec.Struct, frozen=True):
+    """What the manifest of any version says. It must say what it is: `{}` is not the manifest of an empty store."""
+
+    store_format: str
+    schema_version: str = "unknown"
+
+
 def read_manifest(root: Path) -> Manifest:
     """Read the manifest of the store in `root`.
 
     Raises:
-        DataError: There is no store, its manifest is damaged, or a newer version wrote it.
+        DataError: There is no store, its manifest is unreadable or damaged, or a newer version wrote it.
     """
     path = root / MANIFEST
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        text = path.read_bytes()
+        header = msgspec.json.decode(text, type=_Header)
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(
             f"{root}: no trajectory store here (no {MANIFEST}); make one with: offline-arl ingest"
         ) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
     except msgspec.DecodeError as error:
-        raise DataError(f"{path}: the manifest is damaged ({error}); restore it from a copy or ingest again") from error
-    if manifest.store_format != STORE_FORMAT:
-        raise DataError(f"{path}: store_format is {manifest.store_format!r}, not {STORE_FORMAT!r}")
-    if manifest.schema_version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+        raise DataError(f"{path}: the manifest is damaged ({error}); {_RESTORE}") from error
+    if header.store_format != STORE_FORMAT:
         raise DataError(
-            f"{path}: schema version {manifest.schema_version} cannot be read by this version of offline_arl "
+            f"{path}: store_format is {header.store_format!r}, not {STORE_FORMAT!r}; name the folder of a store"
+        )
+    if header.schema_version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+        raise DataError(
+            f"{path}: schema version {header.schema_version!r} cannot be read by this version of offline_arl "
             f"(it reads {SCHEMA_VERSION}); upgrade offline_arl"
         )
-    return manifest
+    try:
+        return msgspec.json.decode(text, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise DataError(f"{path}: the manifest is damaged ({error}); {_RESTORE}") from error
+
+
+def whole_file(root: Path, entry: FileEntry) -> Path:
+    """The path of a listed file, after a look at its size, which costs no reading.
+
+    Raises:
+        DataError: The file is missing or has another size than the manifest says.
+    """
+    path = root / entry.path
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path}: is part of the store and cannot be read ({error.strerror}); {_RESTORE}") from error
+    if size != entry.bytes:
+        raise DataError(f"{path}: is damaged ({size} bytes, {entry.bytes} when it was written); {_RESTORE}")
+    return path
+
+
+@contextmanager
+def told_reading(path: Path) -> Iterator[None]:
+    """Turn what Polars says about a damaged Parquet file into one line that names it.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"{path}: is damaged ({_first_line(error)}); {_RESTORE}") from error
+
+
+@contextmanager
+def told_writing(path: Path) -> Iterator[None]:
+    """Turn a write that the system refuses (full disk, no permission) into one line that names the file.
+
+    Raises:
+        DataError: The file cannot be written.
+    """
+    try:
+        yield
+    except (OSError, pl.exceptions.ComputeError, sqlite3.OperationalError) as error:
+        raise DataError(
+            f"{path}: cannot be written ({_first_line(error)}); check the free space and the permissions, "
+            "then run it again"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text.strip().partition("\n")[0] or type(error).__name__
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
@@ -102,19 +170,24 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Call `write` with a temporary path beside `path`, flush to disk, and rename: all of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Call `write` with a temporary path beside `path`, flush to disk, and rename: all of it or nothing.
+
+    Raises:
+        DataError: It cannot be written.
+    """
     temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
-    try:
-        write(temporary)
-        descriptor = os.open(temporary, os.O_RDONLY)
+    with told_writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.fsync(descriptor)
+            write(temporary)
+            descriptor = os.open(temporary, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
         finally:
-            os.close(descriptor)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def describe_file(root: Path, path: Path, rows: int) -> FileEntry:
@@ -149,9 +222,11 @@ def writer_lock(root: Path) -> Iterator[None]:
 
     Raises:
         UsageError: Another writer is at work.
+        DataError: The store cannot be written.
     """
     path = root / LOCK
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with told_writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -89,18 +89,21 @@ class Store:
             exist_ok: Open the store that is there instead of failing.
 
         Raises:
-            UsageError: There is a store already, or the folder holds something else.
+            UsageError: There is a store already, the folder holds something else, or it cannot be made.
         """
         root = Path(path)
-        if (root / files.MANIFEST).exists():
-            if exist_ok:
-                return cls(root)
-            raise UsageError(f"{root}: there is a store already; open it, or choose another folder")
-        if root.exists() and not root.is_dir():
-            raise UsageError(f"{root}: is a file; choose a folder for the store")
-        if root.exists() and any(name.name != files.LOCK and name.name[:5] != ".tmp-" for name in root.iterdir()):
-            raise UsageError(f"{root}: the folder is not empty and is not a store; choose another folder")
-        root.mkdir(parents=True, exist_ok=True)
+        try:
+            if (root / files.MANIFEST).exists():
+                if exist_ok:
+                    return cls(root)
+                raise UsageError(f"{root}: there is a store already; open it, or choose another folder")
+            if root.exists() and not root.is_dir():
+                raise UsageError(f"{root}: is a file; choose a folder for the store")
+            if root.exists() and any(name.name != files.LOCK and name.name[:5] != ".tmp-" for name in root.iterdir()):
+                raise UsageError(f"{root}: the folder is not empty and is not a store; choose another folder")
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{root}: no store can be made here ({error.strerror}); choose another folder") from error
         with files.writer_lock(root):
             # Under the lock: a manifest that another process made meanwhile must not be replaced by an empty one.
             if not (root / files.MANIFEST).exists():
@@ -141,7 +144,7 @@ class Store:
         rows: list[RefusedRecord] = []
         for part in self.manifest.parts:
             if part.quarantine is not None:
-                with (self.path / part.quarantine.path).open("rb") as stream:
+                with files.whole_file(self.path, part.quarantine).open("rb") as stream:
                     rows.extend(msgspec.json.decode(line, type=RefusedRecord) for line in stream)
         values = [tuple(getattr(row, name) for name in _QUARANTINE_COLUMNS) for row in rows]
         return pl.DataFrame(values, schema=_QUARANTINE_COLUMNS, orient="row").lazy()
@@ -227,7 +230,7 @@ class Store:
         if name not in tables:
             known = ", ".join(sorted(tables)) or "none"
             raise DataError(f"{self.path}: no side table {name!r}; there are: {known}")
-        return pl.scan_parquet([self.path / entry.path for entry in tables[name]])
+        return pl.scan_parquet([files.whole_file(self.path, entry) for entry in tables[name]])
 
     @property
     def side_tables(self) -> list[str]:
@@ -249,7 +252,7 @@ class Store:
         return found
 
     def _scan(self, entries: Sequence[FileEntry | None], columns: Mapping[str, pl.DataType]) -> pl.LazyFrame:
-        paths = [self.path / entry.path for entry in entries if entry is not None]
+        paths = [files.whole_file(self.path, entry) for entry in entries if entry is not None]
         if not paths:
             return pl.LazyFrame(schema=dict(columns))
         return pl.scan_parquet(paths)
@@ -263,7 +266,7 @@ class Store:
             if entries is None:
                 frame = frame.with_columns(pl.lit(None, dtype=pl.String()).alias(column))
             else:
-                side = pl.scan_parquet([self.path / entry.path for entry in entries])
+                side = pl.scan_parquet([files.whole_file(self.path, entry) for entry in entries])
                 side = side.select("trajectory_id", column)
                 frame = frame.join(side, on="trajectory_id", how="left", maintain_order="left")
         return frame
@@ -275,7 +278,9 @@ class Store:
         rows = frame.collect()
         if rows.is_empty() or part.blobs is None:
             return
-        texts = pl.read_parquet(self.path / part.blobs.path, columns=["blob_id", "text"])
+        path = files.whole_file(self.path, part.blobs)
+        with files.told_reading(path):
+            texts = pl.read_parquet(path, columns=["blob_id", "text"])
         blobs = dict(texts.select("blob_id", "text").iter_rows())
         for row in rows.iter_rows(named=True):
             yield encoding.decode_trajectory(row, blobs)

@@ -81,9 +81,12 @@ class StoreWriter:
         with ExitStack() as stack:
             stack.enter_context(files.writer_lock(self._root))
             manifest = files.read_manifest(self._root)
+            for entry in manifest.files():  # a store that lost a part must not take its records for known
+                files.whole_file(self._root, entry)
             for name in files.remove_unlisted(self._root, manifest):
                 logger.info("%s: removed %s, which no commit lists", self._root, name)
-            self._index = _open_index(self._root, manifest)
+            with files.told_writing(self._root / INDEX_FILE):
+                self._index = _open_index(self._root, manifest)
             stack.callback(self._index.close)
             self._manifest = manifest
             self._stack = stack.pop_all()
@@ -187,7 +190,8 @@ class StoreWriter:
             )
             entry = write_parquet(self._root, f"side_tables/{DUPLICATES}/{number:06}.parquet", frame)
             side_tables[DUPLICATES] = [*side_tables.get(DUPLICATES, []), entry]
-        index.add([(number, self._pending_index)])
+        with files.told_writing(self._root / INDEX_FILE):
+            index.add([(number, self._pending_index)])
         counts = Counts(
             trajectories=manifest.counts.trajectories + len(self._rows),
             steps=manifest.counts.steps + len(self._steps),
@@ -258,6 +262,8 @@ def _open_index(root: Path, manifest: Manifest) -> StoreIndex:
     """Open the index and bring it level with the manifest; a missing or damaged one is rebuilt from the parts."""
     try:
         index = StoreIndex(root)
+    except sqlite3.OperationalError:
+        raise  # no room or no permission; the index itself may be sound
     except sqlite3.DatabaseError:
         logger.warning("%s: the index is damaged; it is rebuilt from the parts", root)
         (root / INDEX_FILE).unlink()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
+from msgspec.structs import replace
 
 import offline_arl
 from offline_arl.errors import DataError, UsageError
@@ -29,6 +33,7 @@ from offline_arl.trajectories.schema import (
     tool_call,
 )
 from offline_arl.trajectories.store import Store
+from offline_arl.trajectories.writer import RefusedRecord, write_parquet
 
 TOOLS = json.dumps(
     [
@@ -358,8 +363,69 @@ def test_damage_is_found_and_named(store: Store) -> None:
     pl.DataFrame({"blob_id": ["x"], "kind": ["tools"], "text": ["[]"]}).write_parquet(store.path / part.blobs.path)
     problems = store.verify()
     assert [problem.split(": ")[1].split(" ")[0] for problem in problems] == ["changed", "changed"]
+    with pytest.raises(DataError, match=f"{part.blobs.path}: is damaged"):
+        store.get("a")
+    with pytest.raises(DataError, match=f"{part.steps.path}: is damaged"):
+        _ = store.steps
+    with pytest.raises(DataError, match=r"is damaged .* ingest again"), store.writer():
+        pass  # what the lost part held must not count as there
+
+
+@pytest.mark.parametrize("place", ["trajectories", "steps", "blobs", "quarantine"])
+def test_a_missing_part_is_named_by_whatever_needs_it(store: Store, place: str) -> None:
+    with store.writer() as writer:
+        writer.add(make_trajectory("a"))
+        writer.refuse(RefusedRecord.of(b"{", file="log", record=0, line=1, format=None, reason="broken", key=b"k"))
+    (part,) = store.manifest.parts
+    entry = getattr(part, place)
+    (store.path / entry.path).unlink()
+    uses: dict[str, Callable[[], object]] = {
+        "trajectories": lambda: store.trajectories,
+        "steps": lambda: store.steps,
+        "blobs": lambda: store.get("a"),
+        "quarantine": lambda: store.quarantined,
+    }
+    with pytest.raises(DataError, match=rf"{entry.path}: .*No such file.*remove the store and ingest again"):
+        uses[place]()
+    with pytest.raises(DataError, match=entry.path), store.writer():
+        pass
+
+
+def test_a_stored_row_that_does_not_decode_is_named(store: Store) -> None:
+    with store.writer() as writer:
+        writer.add(make_trajectory("a"))
+    (part,) = store.manifest.parts
+    assert part.blobs is not None
+    other = pl.DataFrame({"blob_id": ["x"], "kind": ["tools"], "text": ["[]"]})
+    blobs = write_parquet(store.path, part.blobs.path, other)
+    files.write_manifest(store.path, replace(store.manifest, parts=[replace(part, blobs=blobs)]))
     with pytest.raises(DataError, match="'a': the stored row is damaged"):
         store.get("a")
+
+
+def test_a_full_disk_ends_a_commit_in_one_line_and_keeps_the_store(store: Store) -> None:
+    with store.writer() as writer:
+        writer.add(make_trajectory("a"))
+    before = sorted(path.name for path in store.path.rglob("*"))
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead of the process
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limit[1]))
+    try:
+        with pytest.raises(DataError, match=r"cannot be written .*free space"), store.writer() as writer:
+            writer.add(make_trajectory("b"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert sorted(path.name for path in store.path.rglob("*")) == before
+    assert [trajectory.trajectory_id for trajectory in store.iter_trajectories()] == ["a"]
+    assert store.verify() == []
+
+
+def test_a_store_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file/store", tmp_path / ("a" * 300), Path("/proc/store")):
+        with pytest.raises(UsageError, match="no store can be made here"):
+            Store.create(place)
 
 
 @pytest.mark.parametrize(
@@ -367,12 +433,21 @@ def test_damage_is_found_and_named(store: Store) -> None:
     [
         ("{", "the manifest is damaged"),
         ('{"store_format": "another"}', "store_format is 'another'"),
-        ('{"schema_version": "9.0"}', "schema version 9.0 cannot be read"),
+        ('{"store_format": "offline_arl.trajectory_store", "schema_version": "9.0"}', "schema version '9.0' cannot be"),
+        ("{}", "the manifest is damaged"),  # taken for an empty store, its parts would be removed as unlisted
+        ('{"store_format": "offline_arl.trajectory_store", "schema_version": "1.0", "parts": 5}', "is damaged"),
     ],
 )
 def test_an_unreadable_manifest_is_told(store: Store, text: str, reason: str) -> None:
     (store.path / "manifest.json").write_text(text)
     with pytest.raises(DataError, match=reason):
+        offline_arl.open_store(store.path)
+
+
+def test_a_folder_in_place_of_the_manifest_is_told(store: Store) -> None:
+    (store.path / "manifest.json").unlink()
+    (store.path / "manifest.json").mkdir()
+    with pytest.raises(DataError, match=r"manifest.json: cannot be read \(Is a directory\)"):
         offline_arl.open_store(store.path)
 
 
