@@ -37,25 +37,62 @@ def load_policy(name_or_path: str | Path, dtype: str = "float32") -> tuple[Any, 
     Raises:
         UsageError: The dtype is unknown or the model cannot be found or loaded.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    if dtype not in DTYPES:
-        raise UsageError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
-    try:
-        with _without_progress_bars():
-            tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
-            model = AutoModelForCausalLM.from_pretrained(
-                name_or_path, dtype=DTYPES[dtype], trust_remote_code=False, use_safetensors=True
-            )
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UsageError(
-            f"cannot load the model {str(name_or_path)!r}: {reason}; give a folder with config.json and "
-            "model.safetensors, or the name of a model that is available on this machine"
-        ) from error
+    model, tokenizer = load_model(name_or_path, dtype), load_tokenizer(name_or_path)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
+
+
+def load_model(name_or_path: str | Path, dtype: str = "float32") -> Any:
+    """Load a causal language model alone, as `load_policy` does.
+
+    Raises:
+        UsageError: The dtype is unknown, or the model cannot be found or loaded, or lacks weights.
+    """
+    from transformers import AutoModelForCausalLM
+
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+    with _told_loading(f"the model {str(name_or_path)!r}"), _without_progress_bars():
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            name_or_path,
+            dtype=DTYPES[dtype],
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    if loading["missing_keys"]:  # transformers only warns, and fills them with random numbers
+        absent = sorted(loading["missing_keys"])
+        raise UsageError(
+            f"the model {str(name_or_path)!r} lacks {len(absent)} of its weights, the first {absent[0]!r}; "
+            "copy model.safetensors again, or give another folder"
+        )
+    return model
+
+
+def load_tokenizer(name_or_path: str | Path) -> Any:
+    """Load the tokenizer of a policy as it is; no remote code.
+
+    Raises:
+        UsageError: It cannot be found or loaded.
+    """
+    from transformers import AutoTokenizer
+
+    with _told_loading(f"the tokenizer of {str(name_or_path)!r}"):
+        return AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
+
+
+@contextmanager
+def _told_loading(what: str) -> Iterator[None]:
+    """Turn whatever the loaders raise on a folder into one line: damaged files give errors of many classes."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UsageError(
+            f"cannot load {what}: {type(error).__name__}: {reason}; give a folder with config.json, tokenizer.json "
+            "and model.safetensors, or the name of a model that is available on this machine"
+        ) from error
 
 
 def save_policy(model: Any, tokenizer: Any, folder: str | Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from offline_arl.errors import DataError, UsageError
+from offline_arl.errors import DataError
 from offline_arl.rollouts.sampler import Completion, SamplingConfig, check_request
 
 if TYPE_CHECKING:
@@ -169,13 +169,8 @@ def _left_pad(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, T
 
 def _load(path: str | Path, dtype: str) -> PreTrainedModel:
     import torch
-    from transformers import AutoModelForCausalLM
 
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            str(path), dtype=getattr(torch, dtype), trust_remote_code=False, use_safetensors=True
-        )
-    except (OSError, ValueError) as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise UsageError(f"{path}: transformers cannot load this model: {first_line}") from error
+    from offline_arl.models.policy import load_model
+
+    model: PreTrainedModel = load_model(path, dtype)
     return model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from torch import nn
 
 from offline_arl.errors import DataError
 from offline_arl.models.policy import policy_fingerprint, save_policy
@@ -41,7 +42,12 @@ def save_checkpoint(
     dataset_sha256: str,
     metrics: dict[str, float],
 ) -> TrainingRecord:
-    """Save a policy with its record."""
+    """Save a policy with its record.
+
+    Raises:
+        DataError: Training diverged; nothing is written.
+    """
+    require_finite(model)
     record = TrainingRecord(
         algorithm=algorithm,
         config=config,
@@ -55,6 +61,20 @@ def save_checkpoint(
     text = msgspec.json.format(msgspec.json.encode(record), indent=2)
     (Path(folder) / RECORD_NAME).write_bytes(text + b"\n")
     return record
+
+
+def require_finite(model: nn.Module) -> None:
+    """Refuse a model that training has ruined.
+
+    Raises:
+        DataError: A parameter is infinite or not a number.
+    """
+    broken = [name for name, value in model.named_parameters() if not bool(value.isfinite().all())]
+    if broken:
+        raise DataError(
+            f"training diverged: {len(broken)} parameters are not finite, the first {broken[0]!r}; "
+            "set a smaller learning_rate"
+        )
 
 
 def load_record(folder: str | Path) -> TrainingRecord:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFlo
 class WeightedBCConfig(BaseModel):
     """How to clone. One update sees about `tokens_per_batch * gradient_accumulation_steps` padded tokens."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     epochs: PositiveFloat = 3.0
     max_steps: PositiveInt | None = None  # updates; None: as many as the epochs give
@@ -44,7 +44,7 @@ class IQLConfig(BaseModel):
     could have gone on; "terminal" treats it as 0, for environments in which running out of steps is a failure.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     expectile: float = Field(default=0.7, gt=0, lt=1)
     discount: float = Field(default=0.99, ge=0, le=1)

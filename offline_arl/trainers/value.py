@@ -32,6 +32,7 @@ from offline_arl.models.features import (
 from offline_arl.models.policy import policy_fingerprint
 from offline_arl.models.value_heads import HeadShape, ValueHeads
 from offline_arl.objectives import advantage_weights, expectile_loss, masked_mean, td_loss
+from offline_arl.trainers.checkpoint import require_finite
 from offline_arl.trainers.config import IQLConfig
 
 _logger = logging.getLogger(__name__)
@@ -167,6 +168,7 @@ def train_iql(
     learner = _Learner(heads, config)
     _fit(learner, inputs, training, generator=generator, report=report)
     final = learner.final_heads()
+    require_finite(final)
     diagnostics = {"updates": float(config.steps), "transitions": float(len(training))}
     for name, part in (("train", training), ("held_out", validation)):
         if len(part):

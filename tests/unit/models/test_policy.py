@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from toys import VOCABULARY, toy_model, toy_rows
 
 from offline_arl.datasets.collate import collate_segments
@@ -116,6 +117,48 @@ def test_any_change_of_the_weights_changes_the_fingerprint() -> None:
         model.model.layers[1].mlp.down_proj.weight[3, 4] += 1e-3
     assert policy_fingerprint(model) != before
     assert policy_fingerprint(toy_model().bfloat16()) != before
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("config.json", b"{", "not a valid JSON file"),
+        ("config.json", b"[]", "model_type|must be a mapping"),
+        ("tokenizer.json", b"{}", "KeyError: 'added_tokens'"),
+        ("model.safetensors", b"", "header too small"),
+        ("model.safetensors", None, "no file named model.safetensors"),  # weights in a pickle are not read
+    ],
+)
+def test_a_damaged_model_is_a_one_line_usage_error(
+    tmp_path: Path, file: str, content: bytes | None, reason: str
+) -> None:
+    folder = _saved_policy(tmp_path)
+    if content is None:
+        weights = load_file(folder / file)
+        (folder / file).unlink()
+        torch.save(weights, folder / "pytorch_model.bin")
+    else:
+        (folder / file).write_bytes(content)
+    with pytest.raises(UsageError, match=reason) as failure:
+        load_policy(folder)
+    assert str(folder) in str(failure.value)
+    assert "\n" not in str(failure.value)
+
+
+def test_missing_weights_are_not_made_up(tmp_path: Path) -> None:
+    """transformers fills them with random numbers and only warns."""
+    folder = _saved_policy(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.0.mlp.gate_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UsageError, match=r"lacks 1 of its weights, the first 'model\.layers\.0\.mlp\.gate_proj"):
+        load_policy(folder)
+
+
+def _saved_policy(tmp_path: Path) -> Path:
+    tokenizer = train_tiny_tokenizer(["some text, some more text"] * 5, vocabulary_size=300)
+    save_policy(build_tiny_policy(tokenizer, seed=0, hidden_size=32, layers=1, heads=1), tokenizer, tmp_path / "policy")
+    return tmp_path / "policy"
 
 
 def test_a_missing_model_is_a_one_line_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,13 @@ def test_segments_without_weight_are_left_out(dataset: SegmentDataset, tmp_path:
         torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
 
 
+def test_a_diverged_policy_is_not_saved(dataset: SegmentDataset, tmp_path: Path) -> None:
+    config = ALL_AT_ONCE.model_copy(update={"learning_rate": 1e38, "schedule": "constant_with_warmup", "epochs": 3.0})
+    with pytest.raises(DataError, match=r"training diverged: .* not finite.* smaller learning_rate"):
+        _train(toy_model(), dataset, config, tmp_path / "policy")
+    assert not (tmp_path / "policy" / "model.safetensors").exists()
+
+
 def test_missing_and_all_zero_weights_are_errors(dataset: SegmentDataset, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no weight"):
         _train(toy_model(), dataset, ALL_AT_ONCE, tmp_path / "out", step_weights={})
