@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from offline_arl.cli.options import Json, Store, example
+from offline_arl.cli.options import Json, Store, example, path
 from offline_arl.cli.output import Output, print_error, table
 from offline_arl.errors import DataError, OfflineArlError
 
@@ -24,7 +24,9 @@ def register(app: typer.Typer) -> None:
 
 
 def ingest(
-    sources: Annotated[list[Path], typer.Argument(metavar="SOURCE...", help="Log files or folders of them.")],
+    sources: Annotated[
+        list[Path], typer.Argument(metavar="SOURCE...", help="Log files or folders of them.", parser=path)
+    ],
     store: Store,
     log_format: Annotated[str, typer.Option("--format", help="Name of the log format, or auto.")] = "auto",
     engine: Annotated[Literal["local"], typer.Option(help="Where the work is done.")] = "local",
@@ -73,13 +75,13 @@ def _number(value: float) -> str:
 
 
 def show(
-    store: Annotated[Path, typer.Argument(help="Folder of the trajectory store.")],
+    store: Annotated[Path, typer.Argument(help="Folder of the trajectory store.", parser=path)],
     trajectory: Annotated[
         str | None,
         typer.Option(metavar="ID", help="Show this trajectory; the start of its id will do."),
     ] = None,
     steps: Annotated[bool, typer.Option("--steps", help="Show the table of steps.")] = False,
-    limit: Annotated[int, typer.Option(help="Rows to show at most.", min=1)] = 10,
+    limit: Annotated[int, typer.Option(help="Rows to show at most.", min=1, max=1_000_000)] = 10,
     json: Json = False,
 ) -> None:
     """Look into a store: an overview, one trajectory, or the steps."""

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 bad data or a refusal, 2 wrong use, 130 interrupted. An er
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -33,6 +34,8 @@ _ENVIRONMENT = {
 }
 
 INTERRUPTED = 130
+
+logger = logging.getLogger(__name__)
 
 app = typer.Typer(
     name="offline-arl",
@@ -91,6 +94,15 @@ def run(arguments: Sequence[str]) -> int:
         # The reader (head, less) has gone; let Python's own flush at exit find nothing to complain about.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        # The disk is full, a file may not be read, a path is too long: nobody's fault in here. The log has the place.
+        logger.info("the system refused", exc_info=error)
+        print_error(
+            f"{error.filename or 'the system'}: {error.strerror or error}; "
+            "check the path, its permissions and the free space",
+            as_json=as_json,
+        )
+        return 1
     except Exception as error:
         traceback.print_exc()
         print_error(f"unexpected {type(error).__name__}: {error}", as_json=as_json)
@@ -102,4 +114,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     """The `offline-arl` script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a character that the terminal lacks ends no command
     sys.exit(run(sys.argv[1:]))

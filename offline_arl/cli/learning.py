@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from offline_arl.cli.options import Backend, EnvironmentName, Json, Out, Seed, Settings, Store, example
+from offline_arl.cli.options import Backend, EnvironmentName, Json, Out, Seed, Settings, Store, example, path
 from offline_arl.cli.output import Output, table
 from offline_arl.errors import UsageError
 
@@ -86,10 +86,12 @@ def build(
 
 def train(
     algorithm: Annotated[Algorithm, typer.Argument(help="What to train.")],
-    dataset: Annotated[Path, typer.Option(help="Folder that build made.")],
-    policy: Annotated[Path, typer.Option(help="The policy to start from.")],
+    dataset: Annotated[Path, typer.Option(help="Folder that build made.", parser=path)],
+    policy: Annotated[Path, typer.Option(help="The policy to start from.", parser=path)],
     output: Out,
-    values: Annotated[Path | None, typer.Option(help="Value heads (of iql_values); needed by iql.")] = None,
+    values: Annotated[
+        Path | None, typer.Option(help="Value heads (of iql_values); needed by iql.", parser=path)
+    ] = None,
     settings: Settings = None,
     seed: Seed = 0,
     json: Json = False,
@@ -108,7 +110,7 @@ def evaluate(
     environment: EnvironmentName = "support_desk",
     tasks: Annotated[int, typer.Option(help="Number of tasks.", min=1)] = 300,
     split: Annotated[Literal["validation", "test"], typer.Option(help="Which tasks.")] = "test",
-    store: Annotated[Path | None, typer.Option(help="Logs to compare with (the row 'behavior').")] = None,
+    store: Annotated[Path | None, typer.Option(help="Logs to compare with (the row 'behavior').", parser=path)] = None,
     backend: Backend = "auto",
     settings: Settings = None,
     seed: Seed = 0,
@@ -123,12 +125,14 @@ def evaluate(
         name, separator, folder = item.partition("=")
         if not separator or not name or not folder:
             raise UsageError(f"--policy {item}: expected NAME=DIR, for example --policy bc=runs/bc/policy")
+        if name in policies:
+            raise UsageError(f"--policy {item}: the name {name!r} stands twice; choose another")
         policies[name] = Path(folder)
     _run_stage("evaluate", raw, {"store": store}, output, settings, policies=policies, seed=seed, as_json=json)
 
 
 def online(
-    policy: Annotated[Path, typer.Option(help="The warm start; it is the KL reference too.")],
+    policy: Annotated[Path, typer.Option(help="The warm start; it is the KL reference too.", parser=path)],
     output: Out,
     environment: EnvironmentName = "support_desk",
     backend: Backend = "auto",
@@ -180,7 +184,7 @@ def _finish(out: Output, output: Path, outputs: StageOutputs) -> None:
             console.print(f"{name}: {number(value)}")
         for note in outputs.notes:
             console.print(note, markup=False)
-        for kind, path in outputs.artifacts.items():
-            console.print(f"{kind}: {output / path}", markup=False)
+        for kind, place in outputs.artifacts.items():
+            console.print(f"{kind}: {output / place}", markup=False)
 
     out.finish(result, render)

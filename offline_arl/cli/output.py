@@ -126,7 +126,12 @@ def table(console: Console, header: list[str], rows: list[list[str]], *, title: 
 
 
 def _print_json(value: Mapping[str, Any]) -> None:
-    print(json.dumps(value, ensure_ascii=False, default=_plain))  # noqa: T201
+    text = json.dumps(value, ensure_ascii=False, default=_plain)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # a terminal that is not UTF-8, or a file name that is not
+        text = json.dumps(value, default=_plain)
+    print(text)  # noqa: T201
 
 
 def _plain(value: Any) -> Any:

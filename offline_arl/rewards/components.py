@@ -11,7 +11,7 @@ from offline_arl.trajectories.step_table import is_invalid_action
 class RewardConfig(BaseModel):
     """Weights of the reward components, in units of reward."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     outcome_weight: float = Field(1.0, description="times the outcome, at the last step")
     invalid_action_penalty: float = Field(0.05, ge=0, description="subtracted at each step with an invalid action")

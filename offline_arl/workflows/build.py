@@ -8,7 +8,7 @@ from offline_arl.datasets.bc import BCConfig, build_bc
 from offline_arl.datasets.return_conditioned import ReturnConditionedConfig, build_return_conditioned
 from offline_arl.datasets.segments import DatasetManifest
 from offline_arl.datasets.transitions import TransitionsConfig, build_transitions
-from offline_arl.models.policy import load_policy, save_policy
+from offline_arl.models.policy import load_policy, load_tokenizer, save_policy
 from offline_arl.models.tiny import build_tiny_policy, tokenizer_texts, train_tiny_tokenizer
 from offline_arl.rendering import Renderer
 from offline_arl.trajectories.schema import Trajectory
@@ -50,10 +50,9 @@ def build_dataset(config: Dataset, context: StageContext) -> StageOutputs:
 
     Raises:
         DataError: The store holds nothing that this form can use; the message gives the reasons.
+        UsageError: The policy's tokenizer cannot be loaded.
     """
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(context.path(config.policy, "policy"), trust_remote_code=False)
+    tokenizer = load_tokenizer(context.path(config.policy, "policy"))
     renderer = Renderer(tokenizer)
     trajectories = _counted(context, config.store)
     folder = context.folder / "dataset"

@@ -25,7 +25,7 @@ _STAGE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 class Pipeline(BaseModel):
     """A pipeline, checked: every stage refers only to earlier ones that produce what it needs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
     description: str = ""
@@ -137,6 +137,8 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=deep)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, "a key is a list or a mapping", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
             seen.add(key)
@@ -151,6 +153,8 @@ def _parse_yaml(text: str, where: str) -> Any:
         raise UsageError(f"{where}{line}: not valid YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise UsageError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise UsageError(f"{where}: not valid YAML: nested too deeply") from error
 
 
 def _apply_override(raw: dict[str, Any], override: str, where: str, top: type[BaseModel] | None = None) -> None:
@@ -244,7 +248,7 @@ def _describe(error: ValidationError, raw: dict[str, Any], where: str, top: type
         text = f"{where}: {path} is of no known kind; kinds: {_kinds()}"
     else:
         message = first["msg"].removeprefix("Value error, ")
-        own = kind == "value_error"
+        own = kind == "value_error" and path in ("", "stages")  # these messages name the key themselves
         shown = "" if own or isinstance(first["input"], dict | list) else f", not {first['input']!r}"
         text = f"{where}: {message}" if own else f"{where}: {path}: {message[0].lower()}{message[1:]}{shown}"
     return text if len(problems) == 1 else f"{text} (and {len(problems) - 1} more)"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from offline_arl import environments
 from offline_arl.errors import DataError, MissingDependencyError, UsageError
+from offline_arl.logs.adapter import adapter_named
 from offline_arl.optional import available
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import (
@@ -50,12 +51,17 @@ def check_ready(stage: Stage, *, where: str) -> None:
 
     Raises:
         DataError: An input file does not exist.
-        UsageError: No source is named, or an environment or a model is not there.
+        UsageError: No source is named, or an environment, a model or a log format is not there.
         MissingDependencyError: The stage needs packages that are not installed.
     """
-    if isinstance(stage, Ingest) and stage.logs is None and stage.source is None:
-        raise UsageError(f"{where} has nothing to read; name your logs with --set source=FILE")
+    if isinstance(stage, Ingest):
+        if stage.logs is None and not stage.source:
+            raise UsageError(f"{where} has nothing to read; name your logs with --set source=FILE")
+        if stage.format != "auto":
+            adapter_named(stage.format)
     for field, path in stage.input_files():
+        if not path:
+            raise UsageError(f"{where}.{field}: a path is empty; give a log file or folder")
         if not Path(path).expanduser().exists():
             raise DataError(f"{where}.{field}: {path} does not exist; give a log file or folder")
     environment = getattr(stage, "environment", None)

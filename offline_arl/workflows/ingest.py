@@ -6,6 +6,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -197,21 +198,33 @@ def _expand(sources: Sequence[str | Path]) -> _Found:
     logs: dict[str, LogFile] = {}
     others: dict[str, str] = {}
     for source in map(Path, sources):
-        if source.is_dir():
+        try:
+            mode = source.stat().st_mode
+        except FileNotFoundError:
+            raise DataError(f"{_shown(source)}: no such file or folder; check the path") from None
+        except OSError as error:
+            raise DataError(f"{_shown(source)}: cannot be read ({error.strerror}); check the path") from error
+        if stat.S_ISDIR(mode):
             before = len(logs) + len(others)
             for path in _walk(source):
                 relative = path.relative_to(source).as_posix()
                 if relative.removesuffix(".gz").endswith(LOG_SUFFIXES):
-                    logs.setdefault(os.path.realpath(path), LogFile(path, str(path), relative))
+                    logs.setdefault(os.path.realpath(path), LogFile(path, _shown(path), relative))
                 else:
-                    others.setdefault(os.path.realpath(path), str(path))
+                    others.setdefault(os.path.realpath(path), _shown(path))
             if len(logs) + len(others) == before:
-                raise DataError(f"{source}: the folder holds no files; name a folder with log files")
-        elif source.is_file():
-            logs.setdefault(os.path.realpath(source), LogFile(source, str(source), source.name))
+                raise DataError(f"{_shown(source)}: the folder holds no files; name a folder with log files")
+        elif stat.S_ISREG(mode):
+            logs.setdefault(os.path.realpath(source), LogFile(source, _shown(source), source.name))
         else:
-            raise DataError(f"{source}: no such file or folder; check the path")
+            # What a pipe gives cannot be read a second time, which running again after an interruption needs.
+            raise DataError(f"{_shown(source)}: is a pipe or a device; write it to a file and name that")
     return _Found(list(logs.values()), list(others.values()))
+
+
+def _shown(path: Path) -> str:
+    r"""The path as text for messages and provenance; bytes that are not UTF-8 become `\xff`."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -90,7 +90,7 @@ def write_record(folder: Path, record: StageRecord, stage: Stage) -> None:
 
 
 def read_record(folder: Path, key: str) -> StageRecord | None:
-    """The record of a completed stage with this key; None where there is none."""
+    """The record of a completed stage with this key whose artifacts are still there; None where there is none."""
     try:
         raw = json.loads((folder / RECORD_NAME).read_text(encoding="utf-8"))
         if raw["key"] != key:
@@ -101,6 +101,10 @@ def read_record(folder: Path, key: str) -> StageRecord | None:
             notes=tuple(raw["notes"]),
             backend=raw["backend"],
         )
+        gone = [path for path in outputs.artifacts.values() if not (folder / path).exists()]
+        if gone:
+            logger.warning("%s: %s is gone; the stage is done again", folder, ", ".join(gone))
+            return None
         return StageRecord(raw["name"], raw["kind"], key, outputs, raw["seconds"])
     except FileNotFoundError:
         return None

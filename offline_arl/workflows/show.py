@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from offline_arl.errors import DataError
 from offline_arl.evaluation.intervals import wilson_interval
-from offline_arl.trajectories.store import open_store
+from offline_arl.trajectories.store import Store, open_store
 
 _NO_TYPE = "(none)"
 
@@ -52,10 +53,15 @@ def trajectory_rows(store: str | Path, *, limit: int) -> list[dict[str, Any]]:
 
 
 def step_table(store: str | Path, *, trajectory: str | None, limit: int) -> list[dict[str, Any]]:
-    """The first `limit` rows of the step table, of one trajectory where its id is given."""
-    steps = open_store(store).steps
+    """The first `limit` rows of the step table, of one trajectory where its id or the beginning of it is given.
+
+    Raises:
+        DataError: No trajectory, or more than one, begins like this.
+    """
+    opened = open_store(store)
+    steps = opened.steps
     if trajectory is not None:
-        steps = steps.filter(pl.col("trajectory_id") == trajectory)
+        steps = steps.filter(pl.col("trajectory_id") == _full_id(opened, trajectory))
     return steps.head(limit).collect().to_dicts()
 
 
@@ -67,23 +73,24 @@ def one_trajectory(store: str | Path, trajectory_id: str) -> dict[str, Any]:
     Raises:
         DataError: No trajectory, or more than one, begins like this.
     """
-    from offline_arl.errors import DataError
     from offline_arl.rewards.components import RewardConfig, step_rewards
 
     opened = open_store(store)
-    matches = (
-        opened.trajectories.filter(pl.col("trajectory_id").str.starts_with(trajectory_id))
-        .select("trajectory_id")
-        .head(2)
-        .collect()["trajectory_id"]
-        .to_list()
-    )
-    if trajectory_id not in matches and len(matches) != 1:
-        what = "more than one trajectory begins" if matches else "no trajectory begins"
-        raise DataError(f"{store}: {what} with {trajectory_id!r}; list the ids with: offline-arl show {store}")
-    found = opened.get(trajectory_id if trajectory_id in matches else matches[0])
+    found = opened.get(_full_id(opened, trajectory_id))
     plain: dict[str, Any] = msgspec.to_builtins(found)
     return {**plain, "step_rewards": step_rewards(found, RewardConfig()), "step_messages": found.step_indices()}
+
+
+def _full_id(store: Store, beginning: str) -> str:
+    """The id that begins like this, an equal one before longer ones."""
+    ids = store.trajectories.select("trajectory_id")
+    matches = ids.filter(pl.col("trajectory_id").str.starts_with(beginning)).collect()["trajectory_id"]
+    if len(matches) == 1:
+        return str(matches[0])
+    if beginning in matches:
+        return beginning
+    what = "more than one trajectory begins" if len(matches) else "no trajectory begins"
+    raise DataError(f"{store.path}: {what} with {beginning!r}; list the ids with: offline-arl show {store.path}")
 
 
 def _by_task_type(trajectories: pl.DataFrame) -> list[dict[str, Any]]:

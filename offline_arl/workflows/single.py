@@ -17,7 +17,7 @@ from offline_arl.errors import UsageError
 from offline_arl.workflows.config import parse_stage
 from offline_arl.workflows.context import Progress, StageContext, StageOutputs, no_progress
 from offline_arl.workflows.dispatch import check_model, check_ready, stage_function
-from offline_arl.workflows.stages import Artifact, Dataset, InitialPolicy
+from offline_arl.workflows.stages import Artifact, Dataset, InitialPolicy, Stage
 
 
 def run_stage(
@@ -57,6 +57,7 @@ def run_stage(
         artifacts[field] = {artifact: _artifact(path, artifact, f"--{field}")}
     for policy, path in (policies or {}).items():
         artifacts.setdefault(policy, {})["policy"] = _artifact(path, "policy", f"--policy {policy}")
+    _check_inputs(stage, artifacts, where=name)
     check_ready(stage, where=name)
     with new_folder(output) as work:
         return stage_function(type(stage))(stage, StageContext(name, work, seed, artifacts, progress))
@@ -93,6 +94,7 @@ def build_from_store(
     raw = {"kind": "dataset", "form": form, "store": "store", "policy": "policy"}
     stage = parse_stage(raw, overrides, where="build")
     artifacts: dict[str, dict[Artifact, Path]] = {"store": {"store": _artifact(Path(store), "store", "--store")}}
+    _check_inputs(stage, {**artifacts, "policy": {"policy": Path(model)}}, where="build")
     check_ready(stage, where="build")
     with new_folder(output) as work:
         folder = Path(model).expanduser()
@@ -116,10 +118,10 @@ def new_folder(output: str | Path) -> Iterator[Path]:
         UsageError: `output` is not empty, or cannot be made.
     """
     output = Path(output)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise UsageError(f"--output {output} exists and is not empty; choose another folder or remove it")
     work = output.absolute().with_name(f".{output.absolute().name}.unfinished-{os.getpid()}")
     try:
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise UsageError(f"--output {output} exists and is not empty; choose another folder or remove it")
         work.mkdir(parents=True)
     except OSError as error:
         raise UsageError(f"--output {output}: cannot write there ({error.strerror})") from error
@@ -131,6 +133,13 @@ def new_folder(output: str | Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
+
+
+def _check_inputs(stage: Stage, given: Mapping[str, Mapping[Artifact, Path]], *, where: str) -> None:
+    """Refuse a setting that changed what a stage reads: the options name that."""
+    for field, reference, artifact in stage.references():
+        if artifact not in given.get(reference, {}):
+            raise UsageError(f"{where}: {field} cannot be set to {reference!r}; name the folder with its own option")
 
 
 def _artifact(path: Path, artifact: Artifact, option: str) -> Path:

@@ -9,17 +9,19 @@ and a pipeline file sets them directly (`stages.bc.learning_rate`); `part_of` ta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from offline_arl.models.config import FeatureConfig
 from offline_arl.online.config import GrpoConfig
 from offline_arl.rewards.components import RewardConfig
 from offline_arl.trainers.config import IQLConfig, WeightedBCConfig
 
+_POLICY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 Dtype = Literal["float32", "bfloat16"]  # of the weights in memory
 Artifact = Literal["logs", "store", "policy", "dataset", "values"]
 
@@ -39,7 +41,7 @@ class InputFile:
 class Stage(BaseModel):
     """What all kinds share. `seeded` is False where the result does not depend on the pipeline's seed."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     produces: ClassVar[tuple[Artifact, ...]] = ()
     seeded: ClassVar[bool] = True
@@ -192,6 +194,19 @@ class Evaluate(Stage):
     max_tokens_per_step: int = Field(64, ge=1)
     max_total_tokens: int = Field(1024, ge=16)  # of an episode
     dtype: Dtype = "float32"
+
+    @field_validator("policies")
+    @classmethod
+    def _check_names(cls, policies: tuple[str, ...]) -> tuple[str, ...]:
+        """The names are parts of metric names, where `behavior` stands for the logs."""
+        for name in policies:
+            if not _POLICY_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name; use letters, digits, '_', '.' and '-'")
+            if name == "behavior":
+                raise ValueError("'behavior' is the name of the logs themselves; choose another")
+            if policies.count(name) > 1:
+                raise ValueError(f"{name!r} stands twice")
+        return policies
 
 
 Train = Annotated[TrainCloning | TrainValues | TrainIQL, Field(discriminator="algorithm")]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from offline_arl.datasets.collate import StepWeights
 from offline_arl.datasets.segments import SegmentDataset
+from offline_arl.errors import DataError
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.features import StepFeatures, load_features
 from offline_arl.models.policy import load_policy
 from offline_arl.models.value_heads import ValueHeads, load_heads, save_heads
+from offline_arl.rendering import Renderer
 from offline_arl.trainers.config import IQLConfig, WeightedBCConfig
 from offline_arl.trainers.value import advantages, awr_step_weights, compute_features
 from offline_arl.trainers.value import train_iql as fit_heads
@@ -32,10 +36,10 @@ def train_values(config: TrainValues, context: StageContext) -> StageOutputs:
     """Fit the heads and say how well V tells attempts that will succeed, on tasks that were held out.
 
     Raises:
-        DataError: The dataset has no transitions, or every task was held out.
+        DataError: The dataset has no transitions or is for another tokenizer, every task was held out, or
+            training diverged.
     """
-    dataset = _dataset(context, config.dataset)
-    model, tokenizer = load_policy(context.path(config.policy, "policy"), config.dtype)
+    dataset, model, tokenizer = _dataset_and_policy(config, context)
     folder = context.folder / "values"
     context.progress("hidden states", 0, None)
     features = compute_features(model, tokenizer, dataset, folder / "features", config=config.features)
@@ -69,7 +73,7 @@ def train_iql(config: TrainIQL, context: StageContext) -> StageOutputs:
     """Extract a policy: clone each step with the weight exp(inverse_temperature * advantage), capped.
 
     Raises:
-        DataError: The value heads were trained on another dataset.
+        DataError: The value heads were trained on another dataset, or it was rendered for another tokenizer.
     """
     values = context.path(config.values, "values")
     heads = load_heads(values)
@@ -94,8 +98,7 @@ def _clone(
     step_weights: StepWeights | None,
     notes: tuple[str, ...] = (),
 ) -> StageOutputs:
-    dataset = _dataset(context, config.dataset)
-    model, tokenizer = load_policy(context.path(config.policy, "policy"), config.dtype)
+    dataset, model, tokenizer = _dataset_and_policy(config, context)
     context.progress("cloning", 0, None)
     record = train_weighted_bc(
         model,
@@ -113,8 +116,20 @@ def _clone(
     return StageOutputs(artifacts={"policy": "policy"}, notes=(summary, *notes))
 
 
-def _dataset(context: StageContext, reference: str) -> SegmentDataset:
-    return SegmentDataset.load(context.path(reference, "dataset"))
+def _dataset_and_policy(
+    config: TrainCloning | TrainValues | TrainIQL, context: StageContext
+) -> tuple[SegmentDataset, Any, Any]:
+    """The dataset, the model and its tokenizer; token ids mean nothing under another tokenizer or template."""
+    folder = context.path(config.dataset, "dataset")
+    dataset = SegmentDataset.load(folder)
+    policy = context.path(config.policy, "policy")
+    model, tokenizer = load_policy(policy, config.dtype)
+    if Renderer(tokenizer).fingerprint != dataset.manifest.fingerprint:
+        raise DataError(
+            f"{folder}: was built for another tokenizer or chat template than that of {policy}; "
+            "build it again for this policy"
+        )
+    return dataset, model, tokenizer
 
 
 def _value_quality(

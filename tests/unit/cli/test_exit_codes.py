@@ -178,6 +178,11 @@ def test_ingest_of_nothing_usable_exits_with_1_and_still_prints_its_counts(
             ["train", "bc", "--dataset", "{out}", "--policy", "{out}", "--output", "{out}"],
             ["--dataset", "does not exist"],
         ),
+        (["evaluate", "--policy", "a=x", "--policy", "a=y", "--output", "{out}"], ["--policy a=y", "stands twice"]),
+        (["ingest", "", "--store", "{out}"], ["SOURCE", "is empty"]),
+        (["ingest", "README.md", "--store", ""], ["--store", "is empty"]),
+        (["ingest", "README.md", "--store", "README.md/store"], ["README.md/store", "Not a directory"]),
+        (["show", "x", "--limit", "99999999999999999999"], ["--limit"]),
         (["evaluate", "--policy", "bc", "--output", "{out}"], ["NAME=DIR"]),
         (["evaluate", "--policy", "bc={out}", "--output", "{out}"], ["--policy bc", "does not exist"]),
         (["online", "--policy", "{out}", "--output", "{out}", "--set", "step=1"], ["'step'", "steps"]),
@@ -204,6 +209,40 @@ def test_a_store_that_is_not_there_is_bad_data(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: ")
     assert str(tmp_path) in done.stderr
     assert done.stdout == ""
+
+
+def test_steps_are_found_by_the_beginning_of_an_id(here: Callable[..., Answer], finished: tuple[Path, Answer]) -> None:
+    store = finished[0] / "stages" / "store" / "store"
+    first = only_json(here("show", store, "--json"))["first"][0]
+    steps = only_json(here("show", store, "--steps", "--trajectory", first["trajectory_id"][:10], "--json"))["steps"]
+    assert [row["trajectory_id"] for row in steps] == [first["trajectory_id"]] * first["n_steps"]
+    wrong = here("show", store, "--steps", "--trajectory", "zzz", "--json")
+    assert (wrong.returncode, "no trajectory begins with 'zzz'" in only_json(wrong)["error"]) == (1, True)
+
+
+def test_what_the_system_refuses_is_one_line(here: Callable[..., Answer], tmp_path: Path) -> None:
+    done = here(
+        "train", "bc", "--dataset", tmp_path, "--policy", tmp_path, "--output", tmp_path / ("a" * 300), "--json"
+    )
+    assert "File name too long" in only_json(done)["error"]
+    assert done.stderr.count("\n") == 1
+    (tmp_path / "run/pipeline.json").mkdir(parents=True)
+    done = here("run", "pipelines/quickstart.yaml", "--output", tmp_path / "run", "--json")
+    assert done.returncode == 1
+    assert "pipeline.json: Is a directory; check" in only_json(done)["error"]
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_name_that_the_terminal_cannot_show_is_escaped(tmp_path: Path, encoding: str) -> None:
+    log = os.fsencode(tmp_path) + "/é".encode() + b"\xff.jsonl"
+    Path(os.fsdecode(log)).write_text("{")
+    command = [sys.executable, "-m", "offline_arl.cli", "ingest", log, "--store", str(tmp_path / "store"), "--json"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, check=False, cwd=ROOT, env=environment, timeout=120)
+    assert done.returncode == 1
+    assert "é\\xff.jsonl:" in json.loads(done.stdout)["error"]
+    assert done.stderr.count(b"\n") == 1
 
 
 def test_an_interrupt_exits_with_130_and_the_run_can_go_on(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from offline_arl.errors import DataError, UsageError
-from offline_arl.trajectories.store import Store
+from offline_arl.trajectories.store import Store, open_store
 from offline_arl.workflows.ingest import IngestReport, ingest
 
 
@@ -254,6 +254,32 @@ def test_wrong_arguments_write_nothing(
     with pytest.raises(error, match=reason):
         ingest(store="store", **arguments)
     assert not (tmp_path / "store").exists()
+
+
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log.jsonl")
+    with pytest.raises(DataError, match=r"log.jsonl: is a pipe or a device; write it to a file"):
+        ingest(tmp_path / "log.jsonl", tmp_path / "store")
+    with pytest.raises(DataError, match="the folder holds no files"):
+        ingest(tmp_path, tmp_path / "store")
+
+
+def test_a_link_that_leads_to_itself_is_told(tmp_path: Path) -> None:
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    with pytest.raises(DataError, match=r"loop.jsonl: cannot be read \(Too many levels of symbolic links\)"):
+        ingest(tmp_path / "loop.jsonl", tmp_path / "store")
+
+
+def test_a_file_name_that_is_not_utf8_is_shown_escaped(tmp_path: Path) -> None:
+    log = Path(os.fsdecode(os.fsencode(tmp_path) + b"/log\xff.jsonl"))
+    write_log(log)
+    with log.open("a") as stream:
+        stream.write("{")
+    report = ingest(log, tmp_path / "store")
+    assert report.quarantined == 1
+    assert r"log\xff.jsonl:" in report.reasons[0]
+    (file,) = open_store(tmp_path / "store").trajectories.collect()["source_file"].unique()
+    assert file.endswith(r"log\xff.jsonl")
 
 
 def test_several_processes_give_the_same_store(tmp_path: Path) -> None:

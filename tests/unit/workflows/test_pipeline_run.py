@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -181,6 +182,32 @@ def test_a_damaged_record_means_that_the_stage_is_not_done(tmp_path: Path, damag
     run_pipeline(two_chains(), tmp_path / "run")
     (tmp_path / "run" / "stages" / "more" / RECORD_NAME).write_text(damage)
     assert run_pipeline(two_chains(), tmp_path / "run").executed == ("more",)
+
+
+def test_a_stage_whose_artifact_is_gone_is_done_again(tmp_path: Path) -> None:
+    """A record alone must not count: the next stage would find nothing, or `show` would."""
+    run_pipeline(two_chains(), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/stages/more/store")
+    assert run_pipeline(two_chains(), tmp_path / "run").executed == ("more",)
+    assert len(open_store(tmp_path / "run/stages/more/store")) == EPISODES
+
+
+@pytest.mark.parametrize(
+    ("stage", "reason"),
+    [
+        ({"source": []}, "--set source=FILE"),
+        ({"source": ""}, "--set source=FILE"),
+        ({"source": [""]}, r"stages\.store\.source: a path is empty"),  # not the working directory
+        ({"source": __file__, "format": "xml"}, "unknown log format 'xml'"),
+    ],
+)
+def test_an_ingestion_that_cannot_work_is_found_before_anything_is_made(
+    tmp_path: Path, stage: dict[str, Any], reason: str
+) -> None:
+    pipeline = parse_pipeline({"name": "x", "stages": {"store": {"kind": "ingest", **stage}}}, "test")
+    with pytest.raises(UsageError, match=reason):
+        run_pipeline(pipeline, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_missing_source_is_found_before_anything_is_made(tmp_path: Path) -> None:
