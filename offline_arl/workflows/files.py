@@ -11,17 +11,41 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from offline_arl.errors import UsageError
+from offline_arl.errors import DataError, UsageError
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old content or the new, never half of it."""
+    """Write a file so that a reader sees the old content or the new, never half of it.
+
+    Raises:
+        DataError: It cannot be written.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with partial.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
+    with told_refusals(str(path)):
+        try:
+            with partial.open("w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def told_refusals(what: str) -> Iterator[None]:
+    """Turn what the system refuses (full disk, no permission) into one line; the system names no file on a full disk.
+
+    Raises:
+        DataError: The system refused something.
+    """
+    try:
+        yield
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename and str(error.filename) not in what else ""
+        raise DataError(
+            f"{what}: {place}{error.strerror or error}; check the free space and the permissions, then run it again"
+        ) from error
 
 
 def write_json(path: Path, value: Any) -> None:

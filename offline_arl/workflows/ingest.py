@@ -135,7 +135,7 @@ def ingest(
         progress: Called now and then with megabytes read and megabytes in all.
 
     Raises:
-        DataError: A source does not exist or a folder holds no files.
+        DataError: A source does not exist or cannot be read, or a folder holds no files.
         UsageError: The format is unknown, `workers` is not positive, or another writer is at work.
     """
     started = time.perf_counter()
@@ -144,6 +144,9 @@ def ingest(
     adapter = None if format == "auto" else adapter_named(format)
     listed = [sources] if isinstance(sources, (str, Path)) else list(sources)
     found = _expand(listed)
+    for file in found.logs:
+        if not os.access(file.path, os.R_OK):
+            raise DataError(f"{file.shown}: cannot be read (Permission denied); check its permissions")
     if not isinstance(store, Store):
         store = Store.create(store, exist_ok=True)
     tally = _Tally()
@@ -228,7 +231,10 @@ def _shown(path: Path) -> str:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
+    def refuse(error: OSError) -> None:  # os.walk would pass over the folder without a word
+        raise DataError(f"{error.filename}: cannot be read ({error.strerror}); check its permissions") from error
+
+    for parent, folders, names in os.walk(folder, onerror=refuse):
         if is_store(parent):
             # A store among the logs is not a log: its quarantine would be refused anew at every run.
             folders.clear()

@@ -20,7 +20,7 @@ from offline_arl.errors import UsageError
 from offline_arl.workflows.config import Pipeline
 from offline_arl.workflows.context import Progress, StageContext, no_progress
 from offline_arl.workflows.dispatch import check_ready, stage_function
-from offline_arl.workflows.files import locked, write_json, write_text
+from offline_arl.workflows.files import locked, told_refusals, write_json, write_text
 from offline_arl.workflows.records import StageRecord, installed_versions, read_record, stage_key, write_record
 from offline_arl.workflows.stages import Artifact, Stage
 from offline_arl.workflows.summary import summarize
@@ -106,7 +106,8 @@ def _execute(
 ) -> StageRecord:
     """Do one stage in an empty folder; the record is written last."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    with told_refusals(f"stages.{name}"):
+        folder.mkdir(parents=True)
     inputs: dict[str, dict[Artifact, Path]] = {}
     for _, reference, artifact in stage.references():
         path = folder.parent / reference / records[reference].outputs.artifacts[artifact]
@@ -115,7 +116,8 @@ def _execute(
     logger.info("stage %s begins", name)
     began = time.perf_counter()
     try:
-        outputs = stage_function(type(stage))(stage, context)
+        with told_refusals(f"stages.{name}"):
+            outputs = stage_function(type(stage))(stage, context)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -152,6 +154,8 @@ def _claim(pipeline: Pipeline, output: Path) -> None:
         owner = json.loads(path.read_text(encoding="utf-8")).get("name")
     except (FileNotFoundError, ValueError, AttributeError):
         owner = None  # a new folder, or a run that was killed before it could write
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); choose another --output") from error
     if owner is not None and owner != pipeline.name:
         raise UsageError(
             f"{output} holds results of the pipeline {owner!r}, not {pipeline.name!r}; choose another --output"

@@ -17,6 +17,7 @@ from offline_arl.errors import UsageError
 from offline_arl.workflows.config import parse_stage
 from offline_arl.workflows.context import Progress, StageContext, StageOutputs, no_progress
 from offline_arl.workflows.dispatch import check_model, check_ready, stage_function
+from offline_arl.workflows.files import told_refusals
 from offline_arl.workflows.stages import Artifact, Dataset, InitialPolicy, Stage
 
 
@@ -116,6 +117,7 @@ def new_folder(output: str | Path) -> Iterator[Path]:
 
     Raises:
         UsageError: `output` is not empty, or cannot be made.
+        DataError: The system refused to read or write something in the block.
     """
     output = Path(output)
     work = output.absolute().with_name(f".{output.absolute().name}.unfinished-{os.getpid()}")
@@ -126,7 +128,8 @@ def new_folder(output: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise UsageError(f"--output {output}: cannot write there ({error.strerror})") from error
     try:
-        yield work
+        with told_refusals(f"--output {output}"):
+            yield work
         if output.exists():
             output.rmdir()
         work.rename(output)

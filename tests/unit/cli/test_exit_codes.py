@@ -228,8 +228,8 @@ def test_what_the_system_refuses_is_one_line(here: Callable[..., Answer], tmp_pa
     assert done.stderr.count("\n") == 1
     (tmp_path / "run/pipeline.json").mkdir(parents=True)
     done = here("run", "pipelines/quickstart.yaml", "--output", tmp_path / "run", "--json")
-    assert done.returncode == 1
-    assert "pipeline.json: Is a directory; check" in only_json(done)["error"]
+    assert done.returncode == 2
+    assert "pipeline.json: cannot be read (Is a directory)" in only_json(done)["error"]
     assert done.stderr.count("\n") == 1
 
 

@@ -264,6 +264,20 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
         ingest(tmp_path, tmp_path / "store")
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("place", ["logs", "logs/deeper", "logs/deeper/b.jsonl"])
+def test_what_may_not_be_read_is_told_before_a_store_is_made(tmp_path: Path, place: str) -> None:
+    write_log(tmp_path / "logs/a.jsonl")
+    write_log(tmp_path / "logs/deeper/b.jsonl")
+    (tmp_path / place).chmod(0)
+    try:
+        with pytest.raises(DataError, match=rf"{place}: cannot be read \(Permission denied\)"):
+            ingest(tmp_path / "logs", tmp_path / "store")
+    finally:
+        (tmp_path / place).chmod(0o755)
+    assert not (tmp_path / "store").exists()
+
+
 def test_a_link_that_leads_to_itself_is_told(tmp_path: Path) -> None:
     (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
     with pytest.raises(DataError, match=r"loop.jsonl: cannot be read \(Too many levels of symbolic links\)"):

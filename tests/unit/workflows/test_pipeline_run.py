@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -175,6 +176,20 @@ def test_a_stage_that_fails_leaves_no_folder_and_no_results_and_the_rest_is_kept
     assert set(stamps(output)) == {"logs", "good"}
     source.write_text(chat_line("two"))
     assert run_pipeline(pipeline, output).executed == ("mine",)
+
+
+def test_a_full_disk_is_one_line_that_names_the_stage_and_leaves_nothing_half_done(tmp_path: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead of the process
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, limit[1]))
+    try:
+        with pytest.raises(DataError, match=r"^stages\.logs: .*check the free space"):
+            run_pipeline(two_chains(), tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert list((tmp_path / "run/stages").iterdir()) == []
+    assert run_pipeline(two_chains(), tmp_path / "run").executed == ("logs", "store", "more_logs", "more")
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"key": 1}'])
