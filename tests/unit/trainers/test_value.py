@@ -151,6 +151,13 @@ def test_training_is_reproducible_and_leaves_the_random_state(tmp_path: Path) ->
     assert not torch.equal(values[0], values[2])
 
 
+def test_diverged_heads_are_refused(tmp_path: Path) -> None:
+    rows, dataset = _many(tmp_path)
+    config = QUICK.model_copy(update={"learning_rate": 1e37, "steps": 30})
+    with pytest.raises(DataError, match=r"training diverged: .* not finite"):
+        train_iql(features_of(rows), dataset, config, generator=torch.Generator().manual_seed(0))
+
+
 def test_holding_everything_out_is_an_error(tmp_path: Path) -> None:
     row = transition_row("a", 2, ending="terminated")
     dataset = toy_dataset(tmp_path / "data", [row], kind="transitions")

@@ -1,0 +1,46 @@
+"""One stage at a time: what may not be combined is refused, and a refusal leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from offline_arl.errors import DataError, UsageError
+from offline_arl.workflows.ingest import ingest
+from offline_arl.workflows.single import build_from_store, run_stage
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> dict[str, Path]:
+    """Two datasets of stores with different words, hence with different tiny tokenizers."""
+    made = {}
+    for name, text in (("one", "Where is the parcel?"), ("two", "Play a song.")):
+        messages = [{"role": "user", "content": text}, {"role": "assistant", "content": f"{text} Done."}]
+        log = tmp_path / f"{name}.jsonl"
+        log.write_text(json.dumps({"messages": messages, "success": True}))
+        ingest(log, tmp_path / f"{name}-store")
+        made[name] = tmp_path / name
+        build_from_store(tmp_path / f"{name}-store", made[name], form="bc")
+    return made
+
+
+def test_a_dataset_for_another_tokenizer_is_refused(built: dict[str, Path], tmp_path: Path) -> None:
+    """Its token ids are in range and would train without an error."""
+    raw = {"kind": "train", "algorithm": "bc", "max_steps": 1}
+    with pytest.raises(DataError, match=r"two/dataset: was built for another tokenizer .* build it again"):
+        run_stage(raw, {"dataset": built["two"], "policy": built["one"]}, tmp_path / "bc", name="bc")
+    assert not list(tmp_path.glob("*bc*"))
+    run_stage(raw, {"dataset": built["one"], "policy": built["one"]}, tmp_path / "bc", name="bc")
+    assert (tmp_path / "bc/policy/model.safetensors").exists()
+
+
+def test_a_setting_cannot_name_another_input(built: dict[str, Path], tmp_path: Path) -> None:
+    raw = {"kind": "train", "algorithm": "bc"}
+    inputs = {"dataset": built["one"], "policy": built["one"]}
+    with pytest.raises(UsageError, match="bc: dataset cannot be set to 'other'; name the folder with its own option"):
+        run_stage(raw, inputs, tmp_path / "bc", name="bc", overrides=["dataset=other"])
+    with pytest.raises(UsageError, match="build: store cannot be set to 'other'"):
+        build_from_store(tmp_path / "one-store", tmp_path / "bc", form="bc", overrides=["store=other"])
+    assert not list(tmp_path.glob("*bc*"))
