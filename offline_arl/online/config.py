@@ -36,9 +36,9 @@ class GrpoConfig(_Frozen):
     steps: PositiveInt = 60
     group_size: int = Field(default=8, ge=2)
     prompts_per_step: PositiveInt = 16
-    learning_rate: PositiveFloat = 1e-4
-    warmup_steps: NonNegativeInt = 0
-    schedule: Literal["constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
+    learning_rate: PositiveFloat = 5e-4  # of a policy of 1 M parameters; 1e-6 to 1e-5 for billions
+    warmup_steps: NonNegativeInt = 5  # without, Adam's first updates move a good policy far
+    schedule: Literal["constant_with_warmup", "linear", "cosine"] = "linear"
     max_gradient_norm: PositiveFloat = 1.0
     kl_coefficient: NonNegativeFloat = 0.02  # on the k3 estimate of KL(policy || warm start), a token
     loss_type: Literal["dapo", "dr_grpo"] = "dapo"  # dr_grpo: no division by the group's standard deviation

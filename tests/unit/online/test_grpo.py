@@ -31,6 +31,7 @@ def config(**fields: Any) -> GrpoConfig:
         "group_size": 4,
         "prompts_per_step": 4,
         "rows_per_batch": 8,
+        "warmup_steps": 0,
         "learning_rate": 1e-3,
         "max_tokens_per_step": 24,
         "max_total_tokens": 128,
