@@ -21,7 +21,8 @@
 # nothing is read until `.collect()`.
 #
 # The logs here are made by scripted agents of a support desk. For your own, set `SOURCE` to a file or folder and leave
-# out the cell that writes it.
+# out the cell that writes it. Attempts without a task type are shown as `(none)`; a question that the logs have no
+# attempts for gives an empty table or picture.
 
 # %%
 import tempfile
@@ -64,7 +65,9 @@ store.trajectories.head(5).collect()
 
 # %%
 failed = store.trajectories.filter((pl.col("status") == "scored") & ~pl.col("success"))
-longest = failed.sort("n_steps", descending=True).head(1).collect()
+# Logs without a failure: the longest of all.
+attempts = store.trajectories if failed.head(1).collect().is_empty() else failed
+longest = attempts.sort("n_steps", descending=True).head(1).collect()
 trajectory = store.get(longest["trajectory_id"].item())
 
 for message in trajectory.messages:
@@ -75,13 +78,13 @@ print(f"  outcome: {trajectory.outcome}")
 # %% [markdown]
 # ## Success by task type
 #
-# Only scored attempts count: one whose harness crashed is not a failure of the agent. The intervals are Wilson's,
-# 95 %.
+# Only attempts with a verdict count: one whose harness crashed is not a failure of the agent, and one with a score
+# but no `success` is neither. The intervals are Wilson's, 95 %.
 
 # %%
 by_type = (
-    store.trajectories.filter(pl.col("status") == "scored")
-    .group_by("task_type")
+    store.trajectories.filter((pl.col("status") == "scored") & pl.col("success").is_not_null())
+    .group_by(pl.col("task_type").fill_null("(none)"))
     .agg(pl.col("success").sum().alias("successes"), pl.len().alias("attempts"), pl.col("n_steps").mean())
     .sort("task_type")
     .collect()
@@ -108,10 +111,11 @@ figure.tight_layout()
 config = RewardConfig()
 returns = pl.DataFrame(
     [
-        {"task_type": attempt.task_type, "return": sum(rewards)}
+        {"task_type": attempt.task_type or "(none)", "return": sum(rewards)}
         for attempt in store.iter_trajectories()
         if (rewards := step_rewards(attempt, config)) is not None
-    ]
+    ],
+    schema={"task_type": pl.String, "return": pl.Float64},
 )
 figure, axis = plt.subplots(figsize=(7, 3))
 types = returns["task_type"].unique().sort().to_list()
@@ -131,16 +135,17 @@ figure.tight_layout()
 # How many messages the agent needs, and how that differs between attempts that succeed and those that do not.
 
 # %%
-lengths = store.trajectories.select("task_type", "success", "n_steps").collect()
+lengths = store.trajectories.select(pl.col("task_type").fill_null("(none)"), "success", "n_steps").collect()
+types = lengths["task_type"].unique().sort().to_list()
 bins = np.arange(0.5, lengths["n_steps"].max() + 1)
-figure, axes = plt.subplots(1, len(types), figsize=(2.2 * len(types), 2.6), sharey=True)
-for axis, name in zip(axes, types, strict=True):
+figure, axes = plt.subplots(1, len(types), figsize=(2.2 * len(types), 2.6), sharey=True, squeeze=False)
+for axis, name in zip(axes[0], types, strict=True):
     attempts = lengths.filter(pl.col("task_type") == name)
     values = [attempts.filter(pl.col("success") == success)["n_steps"].to_numpy() for success in (True, False)]
     axis.hist(values, bins=bins, stacked=True, label=["success", "failure"], color=["tab:green", "tab:orange"])
     axis.set(title=name, xlabel="steps")
-axes[0].set_ylabel("attempts")
-axes[-1].legend()
+axes[0, 0].set_ylabel("attempts")
+axes[0, -1].legend()
 figure.tight_layout()
 
 # %% [markdown]

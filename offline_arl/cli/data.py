@@ -28,7 +28,9 @@ def ingest(
         list[Path], typer.Argument(metavar="SOURCE...", help="Log files or folders of them.", parser=path)
     ],
     store: Store,
-    log_format: Annotated[str, typer.Option("--format", help="Name of the log format, or auto.")] = "auto",
+    log_format: Annotated[
+        str, typer.Option("--format", help="auto, openai_chat, tau_bench, or an adapter's name.")
+    ] = "auto",
     engine: Annotated[Literal["local"], typer.Option(help="Where the work is done.")] = "local",
     workers: Annotated[int, typer.Option(help="Processes that read in parallel.", min=1)] = 1,
     json: Json = False,
@@ -67,7 +69,7 @@ def _draw_report(console: Console, report: IngestReport, store: Path) -> None:
     table(console, ["ingested", ""], rows + [[f"format {name}", str(value)] for name, value in formats.items()])
     for reason in report.reasons:
         console.print(f"refused: {reason}", markup=False)
-    console.print(f"Look at them: offline-arl show {store}", markup=False)
+    console.print(f"Look into the store: offline-arl show {store}", markup=False)
 
 
 def _number(value: float) -> str:

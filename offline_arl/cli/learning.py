@@ -60,7 +60,7 @@ def build(
         str, typer.Option(help="Whose tokenizer and template: 'tiny' (made from the store), a folder or a hub name.")
     ] = "tiny",
     only_successes: Annotated[
-        bool, typer.Option("--only-successes", help="Keep successful trajectories only.")
+        bool, typer.Option("--only-successes", help="Keep successful trajectories only (a score of 1 or more counts).")
     ] = False,
     settings: Settings = None,
     seed: Seed = 0,

@@ -28,7 +28,7 @@ def draw_overview(console: Console, view: Mapping[str, Any], rows: Sequence[Mapp
         ]
         for row in view["by_task_type"]
     ]
-    table(console, ["task type", "trajectories", "scored", "success [95 %]", "mean steps"], types)
+    table(console, ["task type", "trajectories", "with verdict", "success [95 %]", "mean steps"], types)
     for title in ("by_format", "tools", "quarantine_reasons"):
         header = [title.removeprefix("by_").replace("_", " "), "count"]
         table(console, header, [[name, str(number)] for name, number in view[title].items()])

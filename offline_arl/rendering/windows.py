@@ -23,7 +23,7 @@ def windowed(
     The first segment is cut after the last step that fits. Each further one keeps what came before the first
     assistant message (system prompt, tools, first request) and drops the oldest turns after it: context takes up
     to half the limit, so that several steps share a segment. A step that does not fit even alone is left out,
-    with one logged warning a trajectory.
+    with one line of the log a trajectory; who renders many counts them.
 
     Args:
         render: Renders a part of the trajectory.
@@ -51,7 +51,7 @@ def windowed(
         if covered < len(segment.step_spans()):
             queue = []  # the rest of this segment comes first, in windows
     if left_out:
-        logger.warning(
+        logger.info(
             "%d of %d steps (first: message %d) have more than %d tokens even without their history: left out",
             len(left_out),
             len(steps),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from offline_arl.datasets.bc import BCConfig, build_bc
 from offline_arl.datasets.return_conditioned import ReturnConditionedConfig, build_return_conditioned
 from offline_arl.datasets.segments import DatasetManifest
 from offline_arl.datasets.transitions import TransitionsConfig, build_transitions
+from offline_arl.errors import DataError
 from offline_arl.models.policy import load_policy, load_tokenizer, save_policy
 from offline_arl.models.tiny import build_tiny_policy, tokenizer_texts, train_tiny_tokenizer
 from offline_arl.rendering import Renderer
 from offline_arl.trajectories.schema import Trajectory
+from offline_arl.trajectories.segment import Segment
 from offline_arl.trajectories.store import open_store
 from offline_arl.workflows.context import StageContext, StageOutputs, count
 from offline_arl.workflows.stages import Dataset, InitialPolicy
@@ -45,6 +48,18 @@ def initial_policy(config: InitialPolicy, context: StageContext) -> StageOutputs
     )
 
 
+class _CountingRenderer(Renderer):
+    """Counts the steps that fit no segment, so that they are told once a dataset."""
+
+    too_long = 0
+
+    def render(self, trajectory: Trajectory, max_tokens: int | None = None) -> list[Segment]:
+        segments = super().render(trajectory, max_tokens)
+        wanted = sum(trajectory.messages[index].trainable is not False for index in trajectory.step_indices())
+        self.too_long += wanted - sum(len(segment.step_spans()) for segment in segments)
+        return segments
+
+
 def build_dataset(config: Dataset, context: StageContext) -> StageOutputs:
     """Write a dataset of the chosen form.
 
@@ -53,29 +68,45 @@ def build_dataset(config: Dataset, context: StageContext) -> StageOutputs:
         UsageError: The policy's tokenizer cannot be loaded.
     """
     tokenizer = load_tokenizer(context.path(config.policy, "policy"))
-    renderer = Renderer(tokenizer)
+    renderer = _CountingRenderer(tokenizer)
     trajectories = _counted(context, config.store)
-    folder = context.folder / "dataset"
-    manifest: DatasetManifest
-    if config.form == "transitions":
-        transitions = TransitionsConfig(rewards=config.rewards, max_tokens=config.max_tokens)
-        manifest = build_transitions(trajectories, renderer, folder, config=transitions)
-    elif config.form == "return_conditioned":
-        returns = ReturnConditionedConfig(rewards=config.rewards, max_tokens=config.max_tokens)
-        manifest = build_return_conditioned(trajectories, renderer, folder, config=returns)
-    else:
-        cloning = BCConfig(only_successes=config.form == "filtered_bc", max_tokens=config.max_tokens)
-        manifest = build_bc(trajectories, renderer, folder, config=cloning)
+    try:
+        manifest = _build(config, trajectories, renderer, context.folder / "dataset")
+    except DataError as error:
+        if renderer.too_long:
+            raise DataError(f"{error}; {_too_long(renderer, config)}") from error
+        raise
     counts = manifest.counts
-    left_out = ", ".join(f"{number} left out ({reason})" for reason, number in manifest.excluded.items())
+    left_out = [f"{number} left out ({reason})" for reason, number in manifest.excluded.items()]
+    if renderer.too_long:
+        left_out.append(_too_long(renderer, config))
     return StageOutputs(
         artifacts={"dataset": "dataset"},
         metrics={f"segments/{context.name}": count(counts["rows"]), f"steps/{context.name}": count(counts["steps"])},
         notes=(
             f"{counts['trajectories']} trajectories, {counts['steps']} steps, {counts['tokens']} tokens of which "
-            f"{counts['action_tokens']} are trained" + (f"; {left_out}" if left_out else ""),
+            f"{counts['action_tokens']} are trained" + "".join(f"; {line}" for line in left_out),
         ),
     )
+
+
+def _too_long(renderer: _CountingRenderer, config: Dataset) -> str:
+    """How many steps fit no segment, and the setting that admits them."""
+    return (
+        f"{renderer.too_long} steps have more than {config.max_tokens} tokens even without their history: left out; "
+        "raise max_tokens, or set it to null for no bound"
+    )
+
+
+def _build(config: Dataset, trajectories: Iterator[Trajectory], renderer: Renderer, folder: Path) -> DatasetManifest:
+    if config.form == "transitions":
+        transitions = TransitionsConfig(rewards=config.rewards, max_tokens=config.max_tokens)
+        return build_transitions(trajectories, renderer, folder, config=transitions)
+    if config.form == "return_conditioned":
+        returns = ReturnConditionedConfig(rewards=config.rewards, max_tokens=config.max_tokens)
+        return build_return_conditioned(trajectories, renderer, folder, config=returns)
+    cloning = BCConfig(only_successes=config.form == "filtered_bc", max_tokens=config.max_tokens)
+    return build_bc(trajectories, renderer, folder, config=cloning)
 
 
 def _counted(context: StageContext, reference: str) -> Iterator[Trajectory]:

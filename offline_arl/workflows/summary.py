@@ -100,7 +100,8 @@ def summarize(pipeline: Pipeline, results: Mapping[str, Any], records: Sequence[
     lines = [f"# {pipeline.name}", ""]
     if pipeline.description:
         lines += [pipeline.description.strip(), ""]
-    lines += [f"Seed {pipeline.seed}; rollouts by {results['backend'] or 'no sampler'}.", ""]
+    rollouts = f"rollouts by {results['backend']}" if results["backend"] else "no rollouts"
+    lines += [f"Seed {pipeline.seed}; {rollouts}.", ""]
     tables = all_tables(metrics)
     for title, (header, rows) in tables:
         lines += [f"## {title}", "", *_markdown(header, rows), ""]
@@ -119,7 +120,7 @@ def summarize(pipeline: Pipeline, results: Mapping[str, Any], records: Sequence[
     notes = [f"- {record.name}: {note}" for record in records for note in record.outputs.notes]
     if notes:
         lines += [*notes, ""]
-    lines += ["## How to go on", "", *_next_steps(records, output)]
+    lines += ["## How to go on", "", *_next_steps(pipeline, records, output)]
     return "\n".join(lines) + "\n"
 
 
@@ -127,7 +128,7 @@ def _where(record: StageRecord) -> str:
     return ", ".join(f"{kind}: `stages/{record.name}/{path}`" for kind, path in record.outputs.artifacts.items())
 
 
-def _next_steps(records: Sequence[StageRecord], output: Path) -> list[str]:
+def _next_steps(pipeline: Pipeline, records: Sequence[StageRecord], output: Path) -> list[str]:
     """Commands that use what the run made."""
     paths = {
         (kind, record.name): output / "stages" / record.name / path
@@ -141,7 +142,11 @@ def _next_steps(records: Sequence[StageRecord], output: Path) -> list[str]:
         lines.append(f"- Look at the trajectories: `offline-arl show {stores[0]}`")
     if policies:
         name, path = policies[-1]
-        lines.append(f"- Evaluate a policy: `offline-arl evaluate --policy {name}={path} --output DIR`")
+        evaluate = f"`offline-arl evaluate --policy {name}={path} --output DIR"
+        if any(hasattr(stage, "environment") for stage in pipeline.stages.values()):
+            lines.append(f"- Evaluate a policy: {evaluate}`")
+        else:  # logs from elsewhere: the tasks of the support desk would say nothing about them
+            lines.append(f"- Evaluate a policy in an environment of your own: {evaluate} --environment NAME`")
         lines.append("- Each policy is a Hugging Face folder; any tool that reads those can serve or train it.")
     return lines
 

@@ -264,10 +264,10 @@ class TestSegments:
     def test_a_step_beyond_the_limit_is_left_out_and_said(self, renderer_of, caplog):
         renderer = renderer_of("tiny")
         rendered = trajectory(HELLO, assistant("Short."), HELLO, assistant("long " * 400), HELLO, assistant("Short."))
-        with caplog.at_level(logging.WARNING):
+        with caplog.at_level(logging.INFO):
             segments = renderer.render(rendered, max_tokens=200)
         assert [step for segment in segments for step, _, _ in segment.step_spans()] == [0, 2]
-        assert "step at message 3" in caplog.text
+        assert "1 of 3 steps (first: message 3) have more than 200 tokens" in caplog.text
 
 
 class TestCalls:

@@ -44,3 +44,25 @@ def test_a_setting_cannot_name_another_input(built: dict[str, Path], tmp_path: P
     with pytest.raises(UsageError, match="build: store cannot be set to 'other'"):
         build_from_store(tmp_path / "one-store", tmp_path / "bc", form="bc", overrides=["store=other"])
     assert not list(tmp_path.glob("*bc*"))
+
+
+def test_steps_beyond_the_limit_are_counted_once_with_the_setting_that_admits_them(tmp_path: Path) -> None:
+    log, store = tmp_path / "log.jsonl", tmp_path / "store"
+    numbers = " ".join(map(str, range(400)))  # a repeated word would become a few long tokens
+    short, long = ({"role": "assistant", "content": text} for text in ("Yes.", numbers))
+    question = {"role": "user", "content": "Well?"}
+    log.write_text("\n".join(json.dumps({"messages": [question, answer, question, long]}) for answer in (short, long)))
+    ingest(log, store)
+    outputs = build_from_store(store, tmp_path / "some", form="bc", overrides=["max_tokens=100"])
+    (note,) = outputs.notes
+    assert "1 trajectories, 1 steps" in note
+    assert "; 3 steps have more than 100 tokens even without their history: left out; raise max_tokens" in note
+    (note,) = build_from_store(store, tmp_path / "all", form="bc", overrides=["max_tokens=null"]).notes
+    assert "2 trajectories, 4 steps" in note
+    assert "left out" not in note
+
+    log.write_text(json.dumps({"messages": [question, long]}))
+    ingest(log, tmp_path / "long")
+    with pytest.raises(DataError, match=r"would be empty .*; 1 steps have more than 100 tokens .* set it to null"):
+        build_from_store(tmp_path / "long", tmp_path / "none", form="bc", overrides=["max_tokens=100"])
+    assert not (tmp_path / "none").exists()
