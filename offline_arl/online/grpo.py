@@ -259,9 +259,12 @@ class _Run:
 
     def _make_trainer(self) -> OnlineTrainer:
         from datasets import Dataset
-        from transformers import AutoTokenizer, PrinterCallback
+        from transformers import PrinterCallback
 
-        tokenizer = AutoTokenizer.from_pretrained(self.policy_path, padding_side="left", trust_remote_code=False)
+        from offline_arl.models.policy import load_tokenizer
+
+        tokenizer = load_tokenizer(self.policy_path)
+        tokenizer.padding_side = "left"
         slots = [str(slot) for slot in range(self.config.steps * self.config.prompts_per_step)]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*rollout_func.*")  # experimental in TRL; pinned and tested
