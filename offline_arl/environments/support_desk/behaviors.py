@@ -36,11 +36,23 @@ class Skill:
 
 
 SKILLS: tuple[Skill, ...] = (
-    Skill("careful", 0.17, 0.97, 0.95, 0.30, 0.03, 0.02, 0.01, 0.9, 0.02, 0.08, 0.01),
-    Skill("hasty", 0.37, 0.06, 0.85, 0.20, 0.05, 0.04, 0.02, 0.7, 0.04, 0.02, 0.02),
-    Skill("sloppy", 0.18, 0.60, 0.70, 0.20, 0.18, 0.18, 0.12, 0.5, 0.08, 0.15, 0.06),
-    Skill("talker", 0.28, 0.30, 0.70, 0.20, 0.05, 0.05, 0.05, 0.5, 0.65, 0.05, 0.28),
-)
+    Skill(
+        "careful", share=0.17, lookup=0.97, obeys=0.95, continues=0.30, wrong_id=0.03,
+        bad_json=0.02, unknown_tool=0.01, recovers=0.9, promises=0.02, needless=0.08, gives_up=0.01,
+    ),
+    Skill(
+        "hasty", share=0.37, lookup=0.06, obeys=0.85, continues=0.20, wrong_id=0.05,
+        bad_json=0.04, unknown_tool=0.02, recovers=0.7, promises=0.04, needless=0.02, gives_up=0.02,
+    ),
+    Skill(
+        "sloppy", share=0.18, lookup=0.60, obeys=0.70, continues=0.20, wrong_id=0.18,
+        bad_json=0.18, unknown_tool=0.12, recovers=0.5, promises=0.08, needless=0.15, gives_up=0.06,
+    ),
+    Skill(
+        "talker", share=0.28, lookup=0.30, obeys=0.70, continues=0.20, wrong_id=0.05,
+        bad_json=0.05, unknown_tool=0.05, recovers=0.5, promises=0.65, needless=0.05, gives_up=0.28,
+    ),
+)  # fmt: skip
 
 _ACTIONS = {"address": "update_address", "refund": "refund_order", "complaint": "open_ticket"}
 _WRONG_TOOLS = {
