@@ -26,6 +26,7 @@ from offline_arl.errors import OfflineArlError
 _ENVIRONMENT = {
     "OMP_WAIT_POLICY": "passive",  # threads that spin while they wait slow small models down about twelve times
     "VLLM_LOGGING_LEVEL": "ERROR",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # vLLM's binding to memory nodes warns at every engine start
     "TRL_EXPERIMENTAL_SILENCE": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # transformers' bars; stderr has ours
     "VLLM_NO_USAGE_STATS": "1",

@@ -146,7 +146,7 @@ class _Run:
         self.output_dir = output_dir
         self.seed = seed
         self.validation_tasks: list[Task] = []
-        self.monitor = Monitor(output_dir / "metrics.jsonl")
+        self.monitor = Monitor(output_dir / "metrics.jsonl", steady_tasks=config.curriculum is None)
         self.sync_reports: list[SyncReport] = []
         self._on_episodes = on_episodes
         generator = np.random.default_rng([seed, 1])

@@ -65,6 +65,16 @@ def test_alarms_are_raised_once_at_the_step_they_show(tmp_path: Path, caplog: py
     assert len(caplog.records) == 2
 
 
+def test_under_a_curriculum_only_validation_tells_a_drop(tmp_path: Path) -> None:
+    monitor = Monitor(tmp_path / "metrics.jsonl", steady_tasks=False)
+    for step in range(1, 21):
+        monitor.add_step(record(step, success=0.2 if step > 10 else 0.6))
+    assert monitor.alarms == {}
+    for step, sampled in ((0, 0.6), (20, 0.46), (40, 0.44)):  # 0.6 - 0.15 = 0.45
+        monitor.add_validation(Validation(step, greedy=0.6, sampled=sampled, n_tasks=100))
+    assert monitor.alarms == {"success_drop": 40}
+
+
 def test_a_failing_harness_raises_an_alarm_at_once(tmp_path: Path) -> None:
     monitor = Monitor(tmp_path / "metrics.jsonl")
     monitor.add_step(record(1, infrastructure_errors=10))
