@@ -7,7 +7,8 @@ import copy
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from toys.llama import VOCABULARY, random_llama
+from transformers import LlamaForCausalLM
 
 from offline_arl.errors import DataError, UsageError
 from offline_arl.rollouts.sampler import SamplingConfig
@@ -16,30 +17,8 @@ from offline_arl.rollouts.transformers_sampler import TransformersSampler
 from offline_arl.rollouts.weights import model_weights
 
 STOP = 3
-VOCABULARY = 24
 
-
-def llama(*, tied: bool = True, seed: int = 0) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        tie_word_embeddings=tied,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return LlamaForCausalLM(config)
-
-
-MODEL = llama()
+MODEL = random_llama()
 RAGGED = [[5, 6, 7], [8], [9, 10, 11, 12, 13, 14, 15], [5, 6], [20, 21, 22, 23]]
 
 
@@ -102,7 +81,7 @@ def test_sampling_leaves_the_global_random_state_and_the_mode_alone() -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_loaded_weights_are_what_is_sampled_from(tied: bool) -> None:
-    old, new = llama(tied=tied), llama(tied=tied, seed=1)
+    old, new = random_llama(tied=tied), random_llama(tied=tied, seed=1)
     config = SamplingConfig(temperature=0.0, max_tokens=12)
     changed = sampler(old)
     before = changed.generate(RAGGED, config, seeds=range(5))
@@ -115,9 +94,9 @@ def test_loaded_weights_are_what_is_sampled_from(tied: bool) -> None:
 
 def test_weights_of_another_model_are_refused() -> None:
     with pytest.raises(DataError, match="do not fit"):
-        sampler(llama()).load_weights([("model.norm.weight", torch.ones(32))])
+        sampler(random_llama()).load_weights([("model.norm.weight", torch.ones(32))])
     with pytest.raises(DataError, match="do not fit"):
-        sampler(llama()).load_weights([*model_weights(llama()), ("extra.weight", torch.ones(1))])
+        sampler(random_llama()).load_weights([*model_weights(random_llama()), ("extra.weight", torch.ones(1))])
 
 
 def test_wrong_requests_are_refused() -> None:

@@ -8,31 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from toys.llama import random_llama
+from transformers import LlamaForCausalLM
 
 from offline_arl.errors import DataError, GateError
 from offline_arl.rollouts.sync import SyncReport, check_report, compare_logprobs, score_tokens, verify_sync
 from offline_arl.rollouts.transformers_sampler import TransformersSampler
 from offline_arl.rollouts.weights import checkpoint_weights, load_checkpoint, model_weights, with_tied_head
-
-
-def llama(*, tied: bool, seed: int = 0) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=24,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        tie_word_embeddings=tied,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return LlamaForCausalLM(config)
 
 
 def test_a_tied_head_is_spelled_out_once() -> None:
@@ -47,7 +29,7 @@ def test_a_tied_head_is_spelled_out_once() -> None:
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("shard_size", ["50GB", "20KB"])
 def test_checkpoint_and_live_model_give_the_same_weights(tmp_path: Path, tied: bool, shard_size: str) -> None:
-    model = llama(tied=tied)
+    model = random_llama(tied=tied)
     model.save_pretrained(tmp_path, max_shard_size=shard_size)
     assert ((tmp_path / "model.safetensors.index.json").exists()) == (shard_size == "20KB")
     saved, live = dict(checkpoint_weights(tmp_path)), dict(model_weights(model))
@@ -57,9 +39,9 @@ def test_checkpoint_and_live_model_give_the_same_weights(tmp_path: Path, tied: b
 
 
 def test_a_checkpoint_is_put_into_a_running_sampler(tmp_path: Path) -> None:
-    new = llama(tied=True, seed=1)
+    new = random_llama(tied=True, seed=1)
     new.save_pretrained(tmp_path)
-    sampler = TransformersSampler(llama(tied=True), stop_token_ids=[3])
+    sampler = TransformersSampler(random_llama(tied=True), stop_token_ids=[3])
     load_checkpoint(sampler, tmp_path)
     assert verify_sync(sampler, new, [[5, 6]], seed=0).max_abs_difference < 1e-5
 
@@ -71,7 +53,7 @@ def test_a_folder_without_weights_is_named(tmp_path: Path) -> None:
 
 def test_scores_by_hand() -> None:
     """Log-softmax of the logits divided by the temperature, at the position before the token."""
-    model, sequence = llama(tied=True).eval(), [5, 9, 2]
+    model, sequence = random_llama(tied=True).eval(), [5, 9, 2]
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([sequence])).logits[0] / 0.5
     expected = [logits.log_softmax(-1)[0, 9].item(), logits.log_softmax(-1)[1, 2].item()]
@@ -83,7 +65,7 @@ def test_scores_by_hand() -> None:
 
 @pytest.fixture
 def trained() -> Iterator[LlamaForCausalLM]:
-    model = llama(tied=True)
+    model = random_llama(tied=True)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.ones_like(parameter))
@@ -91,7 +73,7 @@ def trained() -> Iterator[LlamaForCausalLM]:
 
 
 def test_stale_weights_are_refused(trained: LlamaForCausalLM) -> None:
-    sampler = TransformersSampler(llama(tied=True), stop_token_ids=[3])
+    sampler = TransformersSampler(random_llama(tied=True), stop_token_ids=[3])
     with pytest.raises(GateError, match="its weights are stale"):
         verify_sync(sampler, trained, [[5, 6], [7]], seed=0)
     sampler.load_weights(model_weights(trained))
@@ -101,7 +83,7 @@ def test_stale_weights_are_refused(trained: LlamaForCausalLM) -> None:
 
 
 def test_differences_are_taken_where_the_sampler_spoke() -> None:
-    model = llama(tied=True)
+    model = random_llama(tied=True)
     sequences = [[5, 9, 2, 4], [7, 8]]
     truth = score_tokens(model, sequences, temperature=1.0)
     claimed = [truth[0] + np.float32([0, 0.25, np.nan, 0.5]), truth[1]]
