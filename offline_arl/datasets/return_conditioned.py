@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from offline_arl.datasets.segments import DatasetManifest, SegmentRenderer, SegmentWriter, rows_of
-from offline_arl.datasets.transitions import scored_rewards, steps_of
+from offline_arl.datasets.segments import DatasetManifest, SegmentRenderer, SegmentWriter
+from offline_arl.datasets.transitions import scored_rows, steps_of
 from offline_arl.rewards.components import RewardConfig
 from offline_arl.rewards.returns import reward_to_go
 from offline_arl.trajectories.schema import Trajectory
@@ -53,14 +53,8 @@ def build_return_conditioned(
         config=config.model_dump(mode="json"),
     )
     with writer:
-        for trajectory in trajectories:
-            rewards = scored_rewards(trajectory, config.rewards, writer)
-            if rewards is None:
-                continue
-            rows = rows_of(trajectory, renderer.render(trajectory, config.max_tokens))
-            if not rows:
-                writer.exclude("no_action_tokens")
-                continue
+        scored = scored_rows(trajectories, renderer, writer, rewards=config.rewards, max_tokens=config.max_tokens)
+        for _, rewards, rows in scored:
             returns = np.array(reward_to_go(rewards), dtype=np.float32)
             writer.add(
                 [

@@ -11,7 +11,7 @@ last step there are three cases, kept apart:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -59,14 +59,8 @@ def build_transitions(
         Path(output), kind="transitions", fingerprint=renderer.fingerprint, config=config.model_dump(mode="json")
     )
     with writer:
-        for trajectory in trajectories:
-            rewards = scored_rewards(trajectory, config.rewards, writer)
-            if rewards is None:
-                continue
-            rows = rows_of(trajectory, renderer.render(trajectory, config.max_tokens))
-            if not rows:
-                writer.exclude("no_action_tokens")
-                continue
+        scored = scored_rows(trajectories, renderer, writer, rewards=config.rewards, max_tokens=config.max_tokens)
+        for trajectory, rewards, rows in scored:
             if not (trajectory.terminated or trajectory.truncated):
                 writer.assume(f"ending_{config.unknown_ending}")
             writer.add(_with_transitions(trajectory, rows, rewards, renderer, config))
@@ -74,7 +68,27 @@ def build_transitions(
     return writer.manifest
 
 
-def scored_rewards(trajectory: Trajectory, config: RewardConfig, writer: SegmentWriter) -> list[float] | None:
+def scored_rows(
+    trajectories: Iterable[Trajectory],
+    renderer: SegmentRenderer,
+    writer: SegmentWriter,
+    *,
+    rewards: RewardConfig,
+    max_tokens: int | None,
+) -> Iterator[tuple[Trajectory, list[float], list[SegmentRow]]]:
+    """Each attempt that has a reward, with the reward of each step and its rows; `writer` counts the others."""
+    for trajectory in trajectories:
+        values = _scored_rewards(trajectory, rewards, writer)
+        if values is None:
+            continue
+        rows = rows_of(trajectory, renderer.render(trajectory, max_tokens))
+        if rows:
+            yield trajectory, values, rows
+        else:
+            writer.exclude("no_action_tokens")
+
+
+def _scored_rewards(trajectory: Trajectory, config: RewardConfig, writer: SegmentWriter) -> list[float] | None:
     """The reward of each step, or None after counting with `writer` why there is none."""
     if trajectory.outcome.status == "infrastructure_error":
         writer.exclude("infrastructure_error")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +24,6 @@ from offline_arl.trajectories.store import Store, open_store
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import Evaluate
 
-_logger = logging.getLogger(__name__)
 _MODES = {"": 0.0, "_sampled": 1.0}  # suffix of the measure's name -> temperature
 EPISODES_NAME = "episodes.parquet"
 
@@ -88,7 +86,7 @@ class _Players:
         model, tokenizer = load_policy(path, self._config.dtype)
         renderer = Renderer(tokenizer)
         shape = {name: value for name, value in model.config.to_dict().items() if not name.startswith("_")}
-        key = (renderer.fingerprint, repr(sorted(shape.items(), key=lambda item: item[0])))
+        key = (renderer.fingerprint, repr(sorted(shape.items())))
         if self._sampler is not None and key == self._key:
             self._sampler.load_weights(model_weights(model))
             return self._sampler, renderer
