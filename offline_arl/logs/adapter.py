@@ -1,18 +1,28 @@
-"""The seam between log formats and everything else, and how adapters are found."""
+"""The seam between log formats and everything else.
+
+Formats come in two kinds. Where one record is a whole interaction (a chat conversation, a benchmark result), a
+`RecordAdapter` converts it by itself. Where an interaction is spread over records (one line an event, one span a
+model call), an `AssemblingAdapter` first says to which group each record belongs, and later turns the whole group
+into trajectories; what lies in between (keeping the pieces on disk until all files are read, joining a grown
+session with what an earlier ingestion saw) is the business of `workflows.ingest`.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import entry_points
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
+
+import msgspec
 
 from offline_arl.errors import UsageError
-from offline_arl.trajectories.schema import Source, Trajectory
+from offline_arl.trajectories.schema import Score, Source, Trajectory
 
 ENTRY_POINT_GROUP = "offline_arl.log_adapters"
+FeedbackTarget = Literal["trajectory", "trace", "session", "call"]
 
 
 class RecordRefusedError(Exception):
@@ -57,25 +67,120 @@ class RawRecord:
 
     def trajectory_id(self, number: int = 0) -> str:
         """The id of the `number`-th trajectory made from this record, from its position and content."""
-        identity = f"{self.label}\0{self.position}\0{number}\0{self.sha256}"
-        return hashlib.blake2b(identity.encode(errors="surrogateescape"), digest_size=10).hexdigest()
+        return _identity(f"{self.label}\0{self.position}\0{number}\0{self.sha256}")
 
 
+class Feedback(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A judgement that is kept apart from what it judges, and the id by which the two are joined.
+
+    `target_id` is a trajectory id, a trace or run id (`Trajectory.identifiers`), a session id
+    (`Trajectory.session_id`) or the id of a message or model call (`Message.id`), as `target` says.
+    """
+
+    target: FeedbackTarget
+    target_id: str
+    score: Score
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """What one record contributes to one group.
+
+    Attributes:
+        key: Name of the group within the format, such as a trace or session id; None: the file that the record is
+            in. A group is held in memory when it is assembled, so a key must not cover a whole log of many
+            interactions: where a call log has no ids, use `stitch.conversation_key`.
+        payload: What `assemble` gets back; UTF-8 JSON by convention, often the raw record.
+    """
+
+    key: str | None
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A fragment that came back to its adapter, with the place of its record."""
+
+    payload: bytes
+    file: str
+    label: str
+    position: int
+    sha256: str  # of the raw record
+    line: int | None = None
+
+    @property
+    def where(self) -> str:
+        """`file:line`, or `file[position]` where records are not lines."""
+        return f"{self.file}:{self.line}" if self.line is not None else f"{self.file}[{self.position}]"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The pieces of one group, ordered by file label and position in the file (not by time)."""
+
+    format: str
+    key: str | None  # None: the pieces are those of one file
+    pieces: Sequence[Piece]
+
+    def trajectory_id(self, name: str | int = 0) -> str:
+        """The id of a trajectory of this group.
+
+        Args:
+            name: What tells it from the others of the group, and stays the same when the group grows: 0 for the
+                first, the id of the message where a branch starts, the id of a sub-agent.
+        """
+        scope = f"key\0{self.key}" if self.key is not None else f"file\0{self.pieces[0].label}"
+        return _identity(f"{self.format}\0{scope}\0{name}")
+
+    def source(self, pieces: Sequence[int] | None = None) -> Source:
+        """The provenance of a trajectory made from some pieces (all where None): the first of them.
+
+        `sha256` is that of the records' hashes in order.
+        """
+        chosen = [self.pieces[index] for index in (range(len(self.pieces)) if pieces is None else pieces)]
+        first = chosen[0]
+        digest = first.sha256 if len(chosen) == 1 else _joint_sha256(chosen)
+        return Source(format=self.format, file=first.file, record=first.position, sha256=digest)
+
+
+@dataclass
+class Assembly:
+    """What became of a group: results, and the fate of the pieces by index.
+
+    A piece that no mapping names went into a trajectory or into feedback. Every piece of a group has exactly one
+    fate, so that records in and records out add up.
+    """
+
+    trajectories: list[Trajectory] = field(default_factory=list)
+    feedback: list[Feedback] = field(default_factory=list)
+    set_apart: dict[int, str] = field(default_factory=dict)  # not part of an interaction: headers, utility calls
+    duplicates: dict[int, str] = field(default_factory=dict)  # repeats another piece: same uuid, replayed history
+    refused: dict[int, str] = field(default_factory=dict)  # should be part of an interaction and is unreadable
+
+
+@runtime_checkable
 class LogAdapter(Protocol):
-    """Converts the records of one log format.
+    """What every adapter has. Adapters hold no state between records: several processes convert at once.
 
-    Third parties register instances under the entry point group `offline_arl.log_adapters`. Adapters hold no
-    state between records: files are cut into chunks that several processes convert.
+    Third parties register instances or classes under the entry point group `offline_arl.log_adapters`.
     """
 
     name: str
+    title: str  # of the format, for people: "Claude Code sessions"
+    keeps: str  # what a trajectory keeps of the format beyond messages and tool calls, one line
+    lacks: str  # what the format does not record, or the adapter leaves out, one line; "" where nothing
 
     def recognizes(self, record: Any) -> bool:
-        """Whether a parsed record (any JSON value, the first readable one of a file) is of this format."""
+        """Whether a parsed record (any JSON value, one of the first of a file) is certainly of this format."""
         ...
 
-    def convert(self, record: RawRecord) -> list[Trajectory]:
-        """The trajectories of one record.
+
+@runtime_checkable
+class RecordAdapter(LogAdapter, Protocol):
+    """A format of which each record is a whole interaction (or several, or separate feedback)."""
+
+    def convert(self, record: RawRecord) -> Sequence[Trajectory | Feedback]:
+        """The trajectories or feedback of one record.
 
         Raises:
             RecordRefusedError: It cannot be read; say what and where in the record.
@@ -84,14 +189,39 @@ class LogAdapter(Protocol):
         ...
 
 
+@runtime_checkable
+class AssemblingAdapter(LogAdapter, Protocol):
+    """A format whose interactions are spread over records."""
+
+    def fragments(self, record: RawRecord) -> Sequence[Fragment]:
+        """The groups that a record belongs to, and what it contributes to each; at least one.
+
+        Raises:
+            RecordRefusedError: It cannot be read; say what and where in the record.
+            RecordSetApartError: It is a proper record of the format, and not part of an interaction.
+        """
+        ...
+
+    def assemble(self, group: Group) -> Assembly:
+        """The trajectories of a group. The same pieces always give the same assembly.
+
+        A group is assembled again, whole, when a later ingestion brings more pieces; a trajectory with the id of
+        an earlier one then replaces it.
+        """
+        ...
+
+
+def is_assembling(adapter: LogAdapter) -> TypeGuard[AssemblingAdapter]:
+    """Whether records have to be grouped before they become trajectories."""
+    return isinstance(adapter, AssemblingAdapter)
+
+
 @lru_cache(maxsize=1)
 def adapters() -> Mapping[str, LogAdapter]:
     """All adapters by name, in the order in which `detect` asks them: the built-in ones, then entry points."""
-    from offline_arl.logs.openai_chat import OpenAIChatAdapter
-    from offline_arl.logs.tau_bench import TauBenchAdapter
+    from offline_arl.logs.registry import built_in_adapters
 
-    # tau-bench first: its records have a shape that nothing else has, OpenAI chat is the most general.
-    found: dict[str, LogAdapter] = {adapter.name: adapter for adapter in (TauBenchAdapter(), OpenAIChatAdapter())}
+    found: dict[str, LogAdapter] = {adapter.name: adapter for adapter in built_in_adapters()}
     for point in entry_points(group=ENTRY_POINT_GROUP):
         adapter = point.load()
         adapter = adapter() if isinstance(adapter, type) else adapter
@@ -109,3 +239,11 @@ def adapter_named(name: str) -> LogAdapter:
     if name not in known:
         raise UsageError(f"unknown log format {name!r}; known: auto, {', '.join(sorted(known))}")
     return known[name]
+
+
+def _identity(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=10).hexdigest()
+
+
+def _joint_sha256(pieces: Sequence[Piece]) -> str:
+    return hashlib.sha256("".join(piece.sha256 for piece in pieces).encode()).hexdigest()

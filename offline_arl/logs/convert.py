@@ -1,29 +1,73 @@
-"""Converting chunks of raw records to encoded trajectories: the part of ingestion that runs in parallel."""
+"""Converting raw records: the part of ingestion that runs in parallel and never raises on what a record holds."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from offline_arl.errors import DataError
-from offline_arl.logs.adapter import LogAdapter, RawRecord, RecordRefusedError, RecordSetApartError, adapter_named
+from offline_arl.logs.adapter import (
+    Assembly,
+    Feedback,
+    Fragment,
+    Group,
+    LogAdapter,
+    Piece,
+    RawRecord,
+    RecordAdapter,
+    RecordRefusedError,
+    RecordSetApartError,
+    adapter_named,
+    is_assembling,
+)
 from offline_arl.logs.records import explain
 from offline_arl.trajectories.encoding import EncodedTrajectory, encode_trajectory
+from offline_arl.trajectories.schema import Trajectory
 
 logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+PieceFate = Literal["used", "duplicate", "set_apart", "refused"]
 
 
-class Converted(NamedTuple):
-    """What became of one record: trajectories, a reason to refuse it, or a reason to set it apart."""
+class PiecePosition(NamedTuple):
+    """Where a piece comes from; orders pieces as their files do."""
 
-    key: bytes
-    trajectories: list[EncodedTrajectory]
+    label: str
+    file: str
+    position: int
+    sha256: str
+    line: int | None
+
+    @classmethod
+    def of(cls, record: RawRecord) -> PiecePosition:
+        """The place of a record."""
+        return cls(record.label, record.file, record.position, record.sha256, record.line)
+
+
+@dataclass(frozen=True)
+class SplitRecord:
+    """What one record gives at once: trajectories and feedback, or fragments to be assembled, or a reason."""
+
+    trajectories: Sequence[Trajectory] = ()
+    feedback: Sequence[Feedback] = ()
+    fragments: Sequence[Fragment] = ()
     refused: str | None = None
     set_apart: str | None = None
+
+
+@dataclass(frozen=True)
+class AssembledGroup:
+    """A group after assembly: results, and the fate of each piece with a reason ("" where it was used)."""
+
+    positions: list[PiecePosition]
+    fates: list[tuple[PieceFate, str]]
+    trajectories: list[Trajectory] = field(default_factory=list)
+    feedback: list[Feedback] = field(default_factory=list)
 
 
 def record_key(record: RawRecord, real_path: str) -> bytes:
@@ -36,6 +80,15 @@ def record_key(record: RawRecord, real_path: str) -> bytes:
     return hashlib.blake2b(identity, digest_size=16).digest()
 
 
+class Converted(NamedTuple):
+    """What became of one record: trajectories, a reason to refuse it, or a reason to set it apart."""
+
+    key: bytes
+    trajectories: list[EncodedTrajectory]
+    refused: str | None = None
+    set_apart: str | None = None
+
+
 def convert_chunk(adapter_name: str, real_path: str, records: Sequence[RawRecord]) -> list[Converted]:
     """Convert records of one file, in order; never raises on what a record holds."""
     adapter = adapter_named(adapter_name)
@@ -43,23 +96,97 @@ def convert_chunk(adapter_name: str, real_path: str, records: Sequence[RawRecord
 
 
 def convert_record(adapter: LogAdapter, real_path: str, record: RawRecord) -> Converted:
-    """Convert one record; whatever is wrong with it becomes the reason of a refusal."""
+    """Convert and encode one record; whatever is wrong with it becomes the reason of a refusal."""
     key = record_key(record, real_path)
-    if record.problem is not None:
-        return Converted(key, [], refused=record.problem)
+    split = split_record(adapter, record)
     try:
-        return Converted(key, [encode_trajectory(trajectory) for trajectory in adapter.convert(record)])
-    except RecordRefusedError as error:
-        return Converted(key, [], refused=str(error))
-    except RecordSetApartError as error:
-        return Converted(key, [], set_apart=str(error))
-    except msgspec.MsgspecError as error:
-        return Converted(key, [], refused=explain(record.raw, error))
+        return Converted(
+            key, [encode_trajectory(trajectory) for trajectory in split.trajectories], split.refused, split.set_apart
+        )
     except DataError as error:
         return Converted(key, [], refused=str(error))
-    except RecursionError:
-        return Converted(key, [], refused="JSON is nested too deeply")
+
+
+def split_record(adapter: LogAdapter, record: RawRecord) -> SplitRecord:
+    """Convert one record; whatever is wrong with it becomes the reason of a refusal."""
+    if record.problem is not None:
+        return SplitRecord(refused=record.problem)
+
+    def work() -> SplitRecord:
+        if is_assembling(adapter):
+            fragments = adapter.fragments(record)
+            return SplitRecord(fragments=fragments) if fragments else SplitRecord(set_apart="holds nothing")
+        if not isinstance(adapter, RecordAdapter):
+            raise TypeError("has neither convert nor fragments and assemble")
+        results = adapter.convert(record)
+        if not results:
+            return SplitRecord(set_apart="holds no interaction")
+        return SplitRecord(
+            [item for item in results if isinstance(item, Trajectory)],
+            [item for item in results if isinstance(item, Feedback)],
+        )
+
+    try:
+        return _told(work, record.raw, record.where, adapter.name)
+    except RecordRefusedError as error:
+        return SplitRecord(refused=str(error))
+    except RecordSetApartError as error:
+        return SplitRecord(set_apart=str(error))
+
+
+def assemble_group(format: str, key: str | None, pieces: Sequence[tuple[PiecePosition, bytes]]) -> AssembledGroup:
+    """Assemble the pieces of one group (in any order); a fault refuses all of them with the reason."""
+    adapter = adapter_named(format)
+    ordered = sorted(pieces, key=lambda item: (item[0].label, item[0].file, item[0].position))
+    positions = [position for position, _ in ordered]
+    group = Group(
+        format,
+        key,
+        [
+            Piece(payload, position.file, position.label, position.position, position.sha256, position.line)
+            for position, payload in ordered
+        ],
+    )
+
+    def work() -> Assembly:
+        if not is_assembling(adapter):
+            raise TypeError("has no assemble")
+        return adapter.assemble(group)
+
+    try:
+        assembly = _told(work, group.pieces[0].payload, group.pieces[0].where, format)
+    except (RecordRefusedError, RecordSetApartError) as error:
+        fate: PieceFate = "refused" if isinstance(error, RecordRefusedError) else "set_apart"
+        return AssembledGroup(positions, [(fate, str(error))] * len(positions))
+    fates = [_fate(assembly, index) for index in range(len(positions))]
+    return AssembledGroup(positions, fates, assembly.trajectories, assembly.feedback)
+
+
+def _fate(assembly: Assembly, index: int) -> tuple[PieceFate, str]:
+    if (reason := assembly.refused.get(index)) is not None:
+        return "refused", reason
+    if (reason := assembly.duplicates.get(index)) is not None:
+        return "duplicate", reason
+    if (reason := assembly.set_apart.get(index)) is not None:
+        return "set_apart", reason
+    if not assembly.trajectories and not assembly.feedback:
+        return "set_apart", "the group holds no interaction"
+    return "used", ""
+
+
+def _told(work: Callable[[], Result], raw: bytes, where: str, adapter: str) -> Result:
+    """Run an adapter; what it or a decoder raises becomes a refusal with a reason for people."""
+    try:
+        return work()
+    except (RecordRefusedError, RecordSetApartError):
+        raise
+    except msgspec.MsgspecError as error:
+        raise RecordRefusedError(explain(raw, error)) from error
+    except DataError as error:
+        raise RecordRefusedError(str(error)) from error
+    except RecursionError as error:
+        raise RecordRefusedError("JSON is nested too deeply") from error
     except Exception as error:
         # One strange record, or a fault in a third party's adapter, must not end the ingestion of millions.
-        logger.exception("%s: the adapter %s failed", record.where, adapter.name)
-        return Converted(key, [], refused=f"the adapter {adapter.name} failed: {type(error).__name__}: {error}")
+        logger.exception("%s: the adapter %s failed", where, adapter)
+        raise RecordRefusedError(f"the adapter {adapter} failed: {type(error).__name__}: {error}") from error

@@ -36,6 +36,9 @@ class OpenAIChatAdapter:
     """Reads records with `messages` in the OpenAI chat form."""
 
     name = "openai_chat"
+    title = "OpenAI chat messages, one conversation a record"
+    keeps = "tools, outcome and scores, task, group and type, timestamps, usage, recorded token ids"
+    lacks = ""
 
     def recognizes(self, record: Any) -> bool:
         """Whether the record is an object with a list of messages that have roles (or its JSON text)."""

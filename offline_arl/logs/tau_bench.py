@@ -32,6 +32,9 @@ class TauBenchAdapter:
     """Reads tau-bench results."""
 
     name = "tau_bench"
+    title = "tau-bench results"
+    keeps = "reward as outcome, task and trial, how the episode ended"
+    lacks = "tool schemas, timestamps"
 
     def recognizes(self, record: Any) -> bool:
         """Whether the record has a task, a trial, a reward and a list of messages under `traj`."""

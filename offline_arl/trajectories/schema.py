@@ -11,11 +11,13 @@ from typing import Any, Literal
 
 import msgspec
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ProducerKind = Literal["model", "human", "script", "environment", "summary", "demonstration", "copy", "unknown"]
 OutcomeStatus = Literal["scored", "unscored", "infrastructure_error"]
+ScorerKind = Literal["human", "model", "code", "environment", "unknown"]
+Direction = Literal["higher_is_better", "lower_is_better", "unknown"]
 
 
 class TextPart(msgspec.Struct, frozen=True, tag="text", omit_defaults=True):
@@ -103,7 +105,11 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One chat message. `content` is None where the log had null or nothing, [] where it was an empty list."""
+    """One chat message. `content` is None where the log had null or nothing, [] where it was an empty list.
+
+    `id` is the log's own name for the message or for the model call that made it (a message uuid, span, run or
+    observation id): feedback that is kept elsewhere is joined by it.
+    """
 
     role: Role
     content: list[ContentPart] | None = None
@@ -117,6 +123,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: Usage | None = None
     trainable: bool | None = None
     metadata: dict[str, Any] = {}
+    id: str | None = None
 
     @property
     def text(self) -> str:
@@ -166,6 +173,29 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     scorer: str | None = None
 
 
+class Score(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One judgement of a trajectory or of one message: a score, a thumb, a label, a correction.
+
+    `value` is the number as logged (true and false are 1 and 0), `label` a category. None in both is a judgement
+    without a verdict, which is not zero. `direction` says which way is better: a toxicity of 0.9 is not praise.
+    `comparison_id` is shared by what was compared with one another. `correction` is the JSON text of what the
+    scorer would have had instead.
+    """
+
+    name: str
+    value: float | None = None
+    label: str | None = None
+    scorer: str | None = None
+    scorer_kind: ScorerKind = "unknown"
+    direction: Direction = "unknown"
+    message_index: int | None = None
+    comment: str | None = None
+    correction: str | None = None
+    comparison_id: str | None = None
+    timestamp: str | None = None
+    metadata: dict[str, Any] = {}
+
+
 class Branch(msgspec.Struct, frozen=True, omit_defaults=True):
     """A branch shares the first `message_index` messages with trajectory `trajectory_id`."""
 
@@ -200,6 +230,10 @@ class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_reason: str | None = None
     outcome: Outcome = Outcome()
     metadata: dict[str, Any] = {}
+    session_id: str | None = None
+    user_id: str | None = None
+    identifiers: dict[str, str] = {}
+    scores: list[Score] = []
     schema_version: str = SCHEMA_VERSION
 
     def context_at(self, index: int) -> Context:

@@ -1,0 +1,61 @@
+"""The built-in log adapters, in the order in which detection asks them.
+
+Order matters: the first adapter that recognizes a record takes the file, so formats with a shape of their own
+come before general ones, and OpenAI chat, the most general, is last.
+"""
+
+from __future__ import annotations
+
+from offline_arl.logs.adapter import LogAdapter
+
+
+def built_in_adapters() -> list[LogAdapter]:
+    """New instances of all built-in adapters."""
+    return [
+        *_harness_sessions(),
+        *_benchmarks(),
+        *_rollout_stores(),
+        *_telemetry(),
+        *_observability(),
+        *_provider_calls(),
+        *_training_sets(),
+    ]
+
+
+def _harness_sessions() -> list[LogAdapter]:
+    """Session logs of agents: Claude Code, Codex, Gemini CLI, OpenHands, SWE-agent, ATIF, managed agents."""
+    return []
+
+
+def _benchmarks() -> list[LogAdapter]:
+    """Inspect, tau-bench, tau2-bench."""
+    from offline_arl.logs.tau_bench import TauBenchAdapter
+
+    return [TauBenchAdapter()]
+
+
+def _rollout_stores() -> list[LogAdapter]:
+    """Rollouts of RL libraries: NeMo Gym, verifiers, agent-lightning, ART, Minari."""
+    return []
+
+
+def _telemetry() -> list[LogAdapter]:
+    """Spans: OTLP JSON with its conventions, Phoenix, MLflow."""
+    return []
+
+
+def _observability() -> list[LogAdapter]:
+    """Exports of Langfuse, LangSmith, Weave and Braintrust."""
+    return []
+
+
+def _provider_calls() -> list[LogAdapter]:
+    """Requests and responses: OpenAI, Anthropic, Gemini, LiteLLM, Helicone, recorded HTTP cassettes."""
+    return []
+
+
+def _training_sets() -> list[LogAdapter]:
+    """Preference, unpaired and supervised training files, ShareGPT and its relatives, OpenAI chat."""
+    from offline_arl.logs.openai_chat import OpenAIChatAdapter
+
+    return [OpenAIChatAdapter()]
