@@ -1,7 +1,7 @@
 """Cutting log files into raw records: JSON Lines, JSON arrays and single JSON documents, gzip or plain.
 
 JSON Lines are read line by line with bounded memory. A JSON array or document has to be read whole; its elements
-are cut out without being built as Python objects.
+are cut out without being built as Python objects. Files that are not JSON text are for `logs.containers`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 
 from offline_arl.errors import DataError
 from offline_arl.logs.adapter import RawRecord
+from offline_arl.logs.containers import HEAD_BYTES, container_of
 
 MAX_RECORD_BYTES = 256 * 2**20
 _PROBE_LINES = 20
@@ -44,11 +45,16 @@ def read_records(file: LogFile, *, max_record_bytes: int = MAX_RECORD_BYTES) -> 
 
     Raises:
         DataError: The file cannot be opened.
+        MissingDependencyError: It is a table or archive, and the package that reads it is not installed.
     """
     try:
         stream = file.path.open("rb")
     except OSError as error:
         raise DataError(f"{file.shown}: cannot be read: {error.strerror or error}") from error
+    if (container := container_of(_head(stream), file.path.name)) is not None:
+        stream.close()
+        yield from container.read(file)
+        return
     pieces = _Pieces(stream)
     with io.BufferedReader(pieces, 1 << 16) as buffered:
         blank_lines, first = _skip_blank(buffered, max_record_bytes)
@@ -82,6 +88,13 @@ def explain(raw: bytes, error: Exception) -> str:
     if isinstance(error, msgspec.ValidationError):
         return str(error)
     return f"invalid JSON: {error}"
+
+
+def _head(stream: io.BufferedReader) -> bytes:
+    try:
+        return stream.peek(HEAD_BYTES)[:HEAD_BYTES]
+    except OSError:
+        return b""  # a folder; `_Pieces` says what is wrong with it
 
 
 class _Pieces(io.RawIOBase):
