@@ -146,7 +146,7 @@ def _content(content: object, role: Role, metadata: dict[str, Any]) -> list[Cont
         parts: list[ContentPart] = []
         others: list[dict[str, Any]] = []
         for index, value in enumerate(content):
-            part = _part(value, index)
+            part = content_part(value, index)
             if part is None:
                 others.append({"index": index, "part": value})
             else:
@@ -161,7 +161,7 @@ def _content(content: object, role: Role, metadata: dict[str, Any]) -> list[Cont
     raise RecordRefusedError(f".content: expected a string, a list or null, got {json_type(content)}")
 
 
-def _part(value: object, index: int) -> ContentPart | None:
+def content_part(value: object, index: int) -> ContentPart | None:
     """One content part, or None where the type is unknown and has to be kept as it is."""
     if isinstance(value, str):
         return TextPart(value)
@@ -187,6 +187,10 @@ def _part(value: object, index: int) -> ContentPart | None:
     if kind == "file" and isinstance(file := value.get("file"), dict):
         uri = file.get("file_id") or file.get("file_data") or file.get("filename")
         if isinstance(uri, str) and len(file) == 1:
+            return FilePart(uri)
+    if kind == "input_file" and value.keys() <= {"type", "file_id", "file_url", "file_data"}:
+        uri = value.get("file_id") or value.get("file_url") or value.get("file_data")
+        if isinstance(uri, str):
             return FilePart(uri)
     if kind == "input_audio" and isinstance(audio := value.get("input_audio"), dict):
         media_type = f"audio/{audio.get('format', 'wav')}"
