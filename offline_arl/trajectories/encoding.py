@@ -22,6 +22,7 @@ from offline_arl.trajectories.schema import (
     Context,
     Message,
     Outcome,
+    Score,
     Source,
     TextPart,
     Trajectory,
@@ -33,6 +34,8 @@ SCALAR_COLUMNS: dict[str, pl.DataType] = {
     "trajectory_id": pl.String(),
     "task_id": pl.String(),
     "group_id": pl.String(),
+    "session_id": pl.String(),
+    "user_id": pl.String(),
     "episode_id": pl.String(),
     "parent_trajectory_id": pl.String(),
     "branch_trajectory_id": pl.String(),
@@ -59,12 +62,15 @@ SCALAR_COLUMNS: dict[str, pl.DataType] = {
     "n_tool_calls": pl.Int64(),
     "n_invalid_calls": pl.Int64(),
     "n_invalid_actions": pl.Int64(),
+    "n_scores": pl.Int64(),
 }
 CONTENT_COLUMNS: dict[str, pl.DataType] = {
     "messages": pl.String(),
     "contexts": pl.String(),
     "metadata": pl.String(),
     "outcome_components": pl.String(),
+    "identifiers": pl.String(),
+    "scores": pl.String(),
     "blob_refs": pl.String(),
 }
 KEY_COLUMNS: dict[str, pl.DataType] = {"record_key": pl.Binary(), "content_key": pl.Binary()}
@@ -117,6 +123,8 @@ _contexts_decoder = msgspec.json.Decoder(list[Context])
 _refs_decoder = msgspec.json.Decoder(_BlobRefs)
 _metadata_decoder = msgspec.json.Decoder(dict[str, Any])
 _components_decoder = msgspec.json.Decoder(dict[str, float])
+_identifiers_decoder = msgspec.json.Decoder(dict[str, str])
+_scores_decoder = msgspec.json.Decoder(list[Score])
 
 
 @lru_cache(maxsize=4096)
@@ -144,14 +152,17 @@ def encode_trajectory(trajectory: Trajectory) -> EncodedTrajectory:
             _encoder.encode(contexts),
             _encoder.encode(trajectory.metadata),
             _encoder.encode(trajectory.outcome.components),
+            _encoder.encode(trajectory.identifiers),
+            _encoder.encode(trajectory.scores),
             _encoder.encode(refs),
         )
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(f"trajectory {trajectory.trajectory_id!r}: cannot be stored as JSON: {error}") from error
     steps = step_rows(trajectory)
     key = hashlib.blake2b(digest_size=16)
-    # The task is part of the content: "hello" answered by "hi" in two tasks is not one record copied.
-    for piece in (_encoder.encode(trajectory.task_id), content[0], content[1], content[4]):
+    # The task is part of the content: "hello" answered by "hi" in two tasks is not one record copied. What the
+    # attempt was judged to be is not: the same record with another score is still a copy.
+    for piece in (_encoder.encode(trajectory.task_id), content[0], content[1], content[-1]):
         key.update(len(piece).to_bytes(8, "little"))
         key.update(piece)
     return EncodedTrajectory(
@@ -175,6 +186,8 @@ def _scalars(trajectory: Trajectory, steps: list[StepRow]) -> tuple[Any, ...]:
         trajectory.trajectory_id,
         trajectory.task_id,
         trajectory.group_id,
+        trajectory.session_id,
+        trajectory.user_id,
         trajectory.episode_id,
         trajectory.parent_trajectory_id,
         None if branch is None else branch.trajectory_id,
@@ -201,6 +214,7 @@ def _scalars(trajectory: Trajectory, steps: list[StepRow]) -> tuple[Any, ...]:
         calls,
         invalid_calls,
         invalid_actions,
+        len(trajectory.scores),
     )
 
 
@@ -275,6 +289,8 @@ def _decode(row: Mapping[str, Any], blobs: Mapping[str, str]) -> Trajectory:
         source=Source(row["source_format"], row["source_file"], row["source_record"], row["source_sha256"]),
         task_id=row["task_id"],
         group_id=row["group_id"],
+        session_id=row["session_id"],
+        user_id=row["user_id"],
         episode_id=row["episode_id"],
         parent_trajectory_id=row["parent_trajectory_id"],
         branch=branch,
@@ -295,6 +311,8 @@ def _decode(row: Mapping[str, Any], blobs: Mapping[str, str]) -> Trajectory:
             scorer=row["scorer"],
         ),
         metadata=_metadata_decoder.decode(row["metadata"]),
+        identifiers=_identifiers_decoder.decode(row["identifiers"]),
+        scores=_scores_decoder.decode(row["scores"]),
         schema_version=row["schema_version"],
     )
 

@@ -17,6 +17,7 @@ import polars as pl
 
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.schema import SCHEMA_VERSION
+from offline_arl.trajectories.upgrade import is_readable
 
 MANIFEST = "manifest.json"
 LOCK = "lock"
@@ -102,7 +103,7 @@ def read_manifest(root: Path) -> Manifest:
         raise DataError(
             f"{path}: store_format is {header.store_format!r}, not {STORE_FORMAT!r}; name the folder of a store"
         )
-    if header.schema_version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+    if not is_readable(header.schema_version):
         raise DataError(
             f"{path}: schema version {header.schema_version!r} cannot be read by this version of offline_arl "
             f"(it reads {SCHEMA_VERSION}); upgrade offline_arl"
@@ -164,7 +165,11 @@ def _first_line(error: Exception) -> str:
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
-    """Replace the manifest; this is the moment at which a commit becomes visible."""
+    """Replace the manifest; this is the moment at which a commit becomes visible.
+
+    A store of an earlier schema version is one of this version from here on.
+    """
+    manifest = msgspec.structs.replace(manifest, schema_version=SCHEMA_VERSION)
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     write_atomically(root / MANIFEST, lambda temporary: temporary.write_bytes(text))
 

@@ -1,7 +1,7 @@
 """The JSON Schema of a trajectory, generated from the record types.
 
 Usage:
-    python -m offline_arl.trajectories.json_schema            write data_schemas/trajectory-1.0.schema.json
+    python -m offline_arl.trajectories.json_schema            write data_schemas/trajectory-VERSION.schema.json
     python -m offline_arl.trajectories.json_schema --check    exit 1 if the file is not fresh
 """
 

@@ -28,6 +28,7 @@ from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories import encoding, files
 from offline_arl.trajectories.files import FileEntry, Manifest, Part
 from offline_arl.trajectories.schema import Trajectory
+from offline_arl.trajectories.upgrade import upgraded
 from offline_arl.trajectories.writer import DUPLICATES, RefusedRecord, StoreWriter, write_parquet
 
 MAX_PART_BYTES = 32 * 2**20
@@ -255,12 +256,12 @@ class Store:
         paths = [files.whole_file(self.path, entry) for entry in entries if entry is not None]
         if not paths:
             return pl.LazyFrame(schema=dict(columns))
-        return pl.scan_parquet(paths)
+        return pl.scan_parquet(paths, schema=dict(columns), missing_columns="insert")
 
     def _scan_trajectories(self, manifest: Manifest, parts: Sequence[Part], *, content: bool) -> pl.LazyFrame:
         frame = self._scan([part.trajectories for part in parts], encoding.TRAJECTORY_COLUMNS)
-        shown = [*encoding.SCALAR_COLUMNS, *(encoding.CONTENT_COLUMNS if content else ())]
-        frame = frame.select(shown)
+        shown = {**encoding.SCALAR_COLUMNS, **(encoding.CONTENT_COLUMNS if content else {})}
+        frame = upgraded(frame.select(*shown), shown)
         for name, column in _JOINED.items():
             entries = manifest.side_tables.get(name)
             if entries is None:

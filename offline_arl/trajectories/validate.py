@@ -65,6 +65,11 @@ def _record_problems(trajectory: Trajectory) -> list[Problem]:
     for name, number in (("score", trajectory.outcome.score), *trajectory.outcome.components.items()):
         if number is not None and not math.isfinite(number):
             found.append(_error(f"outcome, {name}", f"{number} is not a finite number"))
+    for position, score in enumerate(trajectory.scores):
+        if score.value is not None and not math.isfinite(score.value):
+            found.append(_error(f"scores[{position}].value", f"{score.value} is not a finite number"))
+        if score.message_index is not None and not 0 <= score.message_index < len(trajectory.messages):
+            found.append(_error(f"scores[{position}].message_index", f"{score.message_index} is no message"))
     branch = trajectory.branch
     if branch is not None and not 0 <= branch.message_index <= len(trajectory.messages):
         found.append(_error("branch.message_index", f"{branch.message_index} is outside of the messages"))

@@ -59,6 +59,7 @@ messages = st.builds(
     usage=st.none() | st.builds(schema.Usage, st.none() | integers, st.none() | integers, st.none() | numbers),
     trainable=st.none() | st.booleans(),
     metadata=objects,
+    id=maybe_text,
 )
 tools = st.lists(
     st.fixed_dictionaries({"function": st.fixed_dictionaries({"name": texts, "parameters": objects})}), max_size=2
@@ -70,6 +71,21 @@ outcomes = st.builds(
     score=st.none() | numbers,
     components=st.dictionaries(texts, numbers, max_size=2),
     scorer=maybe_text,
+)
+scores = st.builds(
+    schema.Score,
+    name=texts,
+    value=st.none() | numbers,
+    label=maybe_text,
+    scorer=maybe_text,
+    scorer_kind=st.sampled_from(["human", "model", "code", "environment", "unknown"]),
+    direction=st.sampled_from(["higher_is_better", "lower_is_better", "unknown"]),
+    message_index=st.none() | st.just(0),
+    comment=maybe_text,
+    correction=maybe_text,
+    comparison_id=maybe_text,
+    timestamp=maybe_text,
+    metadata=objects,
 )
 
 
@@ -99,6 +115,10 @@ def trajectories(draw: st.DrawFn, name: str) -> schema.Trajectory:
         stop_reason=draw(maybe_text),
         outcome=draw(outcomes),
         metadata=draw(objects),
+        session_id=draw(maybe_text),
+        user_id=draw(maybe_text),
+        identifiers=draw(st.dictionaries(texts, texts, max_size=2)),
+        scores=draw(st.lists(scores, max_size=2)),
     )
 
 

@@ -349,7 +349,7 @@ def test_configuration_stays_in_the_manifest(tmp_path: Path) -> None:
         writer.add(make_trajectory("a"))
     manifest = json.loads((store.path / "manifest.json").read_text())
     assert manifest["configuration"] == {"origin": "test"}
-    assert manifest["schema_version"] == "1.0"
+    assert manifest["schema_version"] == "1.1"
     assert manifest["counts"] == {"trajectories": 1, "steps": 2, "quarantined": 0}
 
 

@@ -10,10 +10,12 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from offline_arl.errors import UsageError
+from offline_arl.trajectories.schema import Trajectory
 from offline_arl.trajectories.store import Store
 from offline_arl.workflows.ingest import ingest
 
@@ -79,7 +81,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def content(store: Store) -> tuple[list[object], list[object], list[object]]:
+def content(store: Store) -> tuple[list[Trajectory], list[Any], list[Any]]:
     return (
         list(store.iter_trajectories()),
         store.quarantined.collect().rows(),
