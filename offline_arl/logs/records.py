@@ -20,6 +20,7 @@ import msgspec
 from offline_arl.errors import DataError
 from offline_arl.logs.adapter import RawRecord
 from offline_arl.logs.containers import HEAD_BYTES, container_of
+from offline_arl.logs.json_values import decode_json
 
 MAX_RECORD_BYTES = 256 * 2**20
 _PROBE_LINES = 20
@@ -66,17 +67,18 @@ def read_records(file: LogFile, *, max_record_bytes: int = MAX_RECORD_BYTES) -> 
 
 
 def parse(raw: bytes) -> object:
-    """Parse a raw record as JSON.
+    """Parse a raw record as JSON; NaN and the like, which some programs write, come as text.
 
     Raises:
         ValueError: It is not JSON; the message says why.
     """
     try:
-        return msgspec.json.decode(raw)
+        value: object = decode_json(raw)
     except msgspec.DecodeError as error:
         raise ValueError(explain(raw, error)) from error
     except RecursionError as error:
         raise ValueError("JSON is nested too deeply") from error
+    return value
 
 
 def explain(raw: bytes, error: Exception) -> str:
