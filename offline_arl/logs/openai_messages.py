@@ -66,6 +66,18 @@ def convert_messages(values: object, where: str = "messages") -> list[Message]:
     return pair_by_order(messages) if any(map(needs_pairing, messages)) else messages
 
 
+def convert_message(value: object, where: str = "message") -> Message:
+    """Convert one chat message, taking `value` apart; calls and results without ids stay so (`pair_by_order`).
+
+    Raises:
+        RecordRefusedError: It is no chat message; the reason starts with `where`.
+    """
+    try:
+        return _message(value)
+    except RecordRefusedError as error:
+        raise RecordRefusedError(f"{where}{error}") from error
+
+
 def _message(fields: object) -> Message:
     """Convert one chat message, taking `fields` apart; the reason of a refusal starts with a path below it."""
     if not isinstance(fields, dict):
