@@ -16,6 +16,7 @@ import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.openai_messages import content_part, json_type, normalize_tools
+from offline_arl.logs.values import as_text, json_text
 from offline_arl.trajectories.schema import (
     ContentPart,
     Message,
@@ -97,7 +98,7 @@ def responses_tools(tools: object, where: str = "tools") -> str | None:
             label = name if isinstance(name, str) else tool.get("server_label")
             tool = {**tool, "function": {"name": label if isinstance(label, str) else str(kind)}}
         normal.append(tool)
-    return normalize_tools(msgspec.json.encode(normal))
+    return normalize_tools(json_text(normal).encode())
 
 
 @dataclass
@@ -228,14 +229,14 @@ class _Turns:
         elif summary:
             turn.metadata["reasoning_is_summary"] = True
         if isinstance(sealed, str) or not (raw or summary):
-            turn.parts.append(ReasoningPart(sealed if isinstance(sealed, str) else "", encrypted=True))
+            turn.parts.append(ReasoningPart("", as_text(sealed), encrypted=True))
         _keep(turn.rests, kind, item)
 
     def _function_call(self, kind: str, item: dict[str, Any]) -> None:
         turn = self._open(kind, item)
         arguments = item.pop("arguments", "")
         if not isinstance(arguments, (str, dict)):
-            arguments = msgspec.json.encode(arguments).decode()
+            arguments = json_text(arguments)
         turn.calls.append(tool_call(_name(item), arguments, id=_text(item.pop("call_id", None))))
         _keep(turn.rests, kind, item)
 
@@ -290,7 +291,7 @@ class _Turns:
             parts, rest = [part], {}
         else:
             metadata["content_was_json"] = True
-            parts, rest = [TextPart(msgspec.json.encode(output).decode())], {}
+            parts, rest = [TextPart(json_text(output))], {}
         timestamp = _text(item.pop("timestamp", None))
         if item.get("status") == "completed":
             del item["status"]
@@ -308,13 +309,13 @@ class _Turns:
 
     def _approval(self, kind: str, item: dict[str, Any]) -> None:
         call_id = _text(item.pop("approval_request_id", None))
-        text = msgspec.json.encode(item).decode()
+        text = json_text(item)
         self._append(Message("tool", [TextPart(text)], [], call_id, producer=_ENVIRONMENT))
 
     def _compaction(self, kind: str, item: dict[str, Any]) -> None:
         """The history before this item was replaced by it."""
         sealed = item.pop("encrypted_content", None)
-        part = ReasoningPart(sealed if isinstance(sealed, str) else "", encrypted=True)
+        part = ReasoningPart("", as_text(sealed), encrypted=True)
         rests: list[dict[str, Any]] = []
         _keep(rests, kind, item)
         metadata = {"items": rests} if rests else {}
@@ -380,7 +381,7 @@ def _provider_result(name: str, call_id: str, logged: dict[str, Any], error: Mes
     else:
         metadata["content_was_json"] = True
         value = next(iter(logged.values())) if len(logged) == 1 else logged
-        parts = [TextPart(msgspec.json.encode(value).decode())]
+        parts = [TextPart(json_text(value))]
     return Message("tool", parts, [], call_id, name, error, _ENVIRONMENT, metadata=metadata)
 
 
@@ -389,8 +390,8 @@ def _error(value: object) -> MessageError | None:
         return None
     if isinstance(value, dict) and isinstance(kind := value.get("type"), str):
         message = value.get("message")
-        return MessageError(kind, message if isinstance(message, str) else msgspec.json.encode(value).decode())
-    return MessageError("error", value if isinstance(value, str) else msgspec.json.encode(value).decode())
+        return MessageError(kind, message if isinstance(message, str) else json_text(value))
+    return MessageError("error", value if isinstance(value, str) else json_text(value))
 
 
 def _texts(item: dict[str, Any], key: str, kind: str) -> list[str]:
