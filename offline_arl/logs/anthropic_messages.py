@@ -15,7 +15,8 @@ from urllib.parse import quote
 import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.values import as_count, as_object, as_text, json_text, json_type, take_text
+from offline_arl.logs.openai_messages import json_type
+from offline_arl.logs.values import as_count, as_object, as_text, json_text, take_text
 from offline_arl.trajectories.schema import (
     ContentPart,
     FilePart,
@@ -90,11 +91,13 @@ def convert_message(fields: object, where: str = "message") -> list[Message]:
     if fields.get("type") == "message":
         del fields["type"]
     turn = _Turn(role)
-    if isinstance(content, list):
+    if isinstance(content, str):
+        turn.parts.append(TextPart(content))
+    elif isinstance(content, list):
         for index, block in enumerate(content):
             turn.add(block, index, f"{where}.content[{index}]")
     elif content is not None:
-        turn.add(content, 0, f"{where}.content")
+        raise RecordRefusedError(f"{where}.content: expected a string or a list, got {json_type(content)}")
     return _with_envelope(turn.finish(is_empty=content is None), fields)
 
 
@@ -208,11 +211,8 @@ class _Turn:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def add(self, block: object, index: int, where: str) -> None:
-        if isinstance(block, str):
-            self.parts.append(TextPart(block))
-            return
         if not isinstance(block, dict):
-            raise RecordRefusedError(f"{where}: expected an object or a string, got {json_type(block)}")
+            raise RecordRefusedError(f"{where}: expected an object, got {json_type(block)}")
         kind = block.get("type")
         if not isinstance(kind, str):
             raise RecordRefusedError(f"{where}.type: expected a string, got {json_type(kind)}")
@@ -293,7 +293,7 @@ def _part(block: dict[str, Any]) -> ContentPart | None:
         signature = as_text(block.get("signature")) or None
         return ReasoningPart(text, signature, encrypted=not text and signature is not None)
     if kind == "redacted_thinking" and isinstance(data := block.get("data"), str):
-        return ReasoningPart("", data, encrypted=True)
+        return ReasoningPart(data, encrypted=True)
     source = block.get("source")
     if kind not in ("image", "document") or not isinstance(source, dict):
         return None

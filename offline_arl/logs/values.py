@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
+from offline_arl.logs.json_values import decode_json
+from offline_arl.logs.openai_messages import json_type
 from offline_arl.logs.records import explain
 
 
@@ -17,7 +19,7 @@ def decode_object(raw: bytes) -> dict[str, Any]:
         RecordRefusedError: It is not JSON, or not an object.
     """
     try:
-        value = msgspec.json.decode(raw)
+        value = decode_json(raw)
     except msgspec.DecodeError as error:
         raise RecordRefusedError(explain(raw, error)) from error
     except RecursionError as error:
@@ -37,20 +39,6 @@ def json_text(value: object) -> str:
         return msgspec.json.encode(value).decode()
     except (OverflowError, UnicodeEncodeError, RecursionError) as error:
         raise RecordRefusedError(f"a value cannot be written as JSON: {error}") from error
-
-
-def json_type(value: object) -> str:
-    """The JSON name of a value's type.
-
-    >>> json_type({}), json_type([]), json_type(True), json_type(None), json_type(1.5)
-    ('an object', 'a list', 'a boolean', 'null', 'a number')
-    """
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    names: dict[type, str] = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number"}
-    return names.get(type(value), type(value).__name__)
 
 
 def as_text(value: object) -> str | None:

@@ -97,7 +97,7 @@ def test_every_kind_of_block_is_kept() -> None:
         "other_parts": [{"index": 3, "part": {"type": "hologram", "data": 1}}],
     }
     (answer,) = convert_messages([{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "eA=="}]}])
-    assert answer.content == [ReasoningPart("", "eA==", encrypted=True)]
+    assert answer.content == [ReasoningPart("eA==", encrypted=True)]
     assert answer.reasoning == ""
 
 
@@ -228,8 +228,8 @@ def test_system_prompts_are_strings_or_blocks() -> None:
     [
         ("error", r"messages\[0\]: expected an object, got a string"),
         ({"role": "tool", "content": "x"}, r"messages\[0\]\.role"),
-        ({"role": "user", "content": [7]}, r"messages\[0\]\.content\[0\]: expected an object or a string"),
-        ({"role": "user", "content": {"text": "x"}}, r"messages\[0\]\.content\.type"),
+        ({"role": "user", "content": [7]}, r"messages\[0\]\.content\[0\]: expected an object, got a number"),
+        ({"role": "user", "content": {"text": "x"}}, r"messages\[0\]\.content: expected a string or a list"),
         ({"role": "assistant", "content": [{"type": "tool_use", "id": "t"}]}, r"content\[0\]\.name"),
     ],
 )
