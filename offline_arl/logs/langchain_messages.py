@@ -69,7 +69,12 @@ def _unwrap(value: dict[str, Any]) -> _Unwrapped | None:
         kind = names[-1] if names else None
         fields = value.get("kwargs")
     elif "role" in value and kind != "chat":
-        return None
+        # The callback of an observability platform has put the type into a role.
+        if not isinstance(value.get("additional_kwargs"), dict) or "content" not in value or "blocks" in value:
+            return None
+        kind = value["role"]
+        fields = {**value, "role": _ROLES.get(kind, kind) if isinstance(kind, str) else None}
+        kind = "chat"
     elif isinstance(value.get("data"), dict):
         fields = value["data"]
     if not isinstance(kind, str) or not isinstance(fields, dict) or "content" not in fields:
