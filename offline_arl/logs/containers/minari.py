@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_arl.logs.adapter import RawRecord
-from offline_arl.logs.containers.values import encode
+from offline_arl.logs.containers.plain_json import encode
 from offline_arl.logs.records import MAX_RECORD_BYTES, LogFile
 
 if TYPE_CHECKING:

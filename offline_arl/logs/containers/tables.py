@@ -14,7 +14,7 @@ from offline_arl import optional
 from offline_arl.errors import DataError
 from offline_arl.logs.adapter import RawRecord
 from offline_arl.logs.containers.minari import EPISODE_COLUMNS, episodes_of_rows
-from offline_arl.logs.containers.values import encode, plain
+from offline_arl.logs.containers.plain_json import encode, plain
 from offline_arl.logs.records import MAX_RECORD_BYTES, LogFile
 
 _PARQUET = b"PAR1"

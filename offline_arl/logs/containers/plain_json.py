@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,18 +19,22 @@ _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 def encode(value: object) -> bytes:
-    """The JSON of a value made by `plain`. NaN and infinities, which JSON has no words for, become null."""
+    """The JSON of a value made by `plain`."""
     return _encoder.encode(value)
 
 
 def plain(value: object, *, nested: bool = False) -> Any:
-    """Replace what JSON does not have: bytes, tuples of a map, keys that are not strings.
+    """Replace what JSON does not have: bytes, NaN, tuples of a map, keys that are not strings.
+
+    NaN and infinities become their names, as `logs.json_values` has them.
 
     A null inside a struct is dropped: a table gives every struct the keys of all the others, so that there it only
     says that this struct had no such key. A null in a column of the table itself stays.
     """
-    if value is None or isinstance(value, (str, bool, int, float)):
+    if value is None or isinstance(value, (str, int)):
         return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
         return {str(key): plain(item, nested=True) for key, item in value.items() if item is not None or not nested}
     if isinstance(value, (list, tuple)):
