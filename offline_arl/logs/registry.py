@@ -24,7 +24,9 @@ def built_in_adapters() -> list[LogAdapter]:
 
 def _harness_sessions() -> list[LogAdapter]:
     """Session logs of agents: Claude Code, Codex, Gemini CLI, OpenHands, SWE-agent, ATIF, managed agents."""
-    return []
+    from offline_arl.logs.claude_code import ClaudeCodeAdapter
+
+    return [ClaudeCodeAdapter()]
 
 
 def _benchmarks() -> list[LogAdapter]:
