@@ -53,7 +53,9 @@ def _observability() -> list[LogAdapter]:
 
 def _provider_calls() -> list[LogAdapter]:
     """Requests and responses: OpenAI, Anthropic, Gemini, LiteLLM, Helicone, recorded HTTP cassettes."""
-    return []
+    from offline_arl.logs.cassettes import CassetteAdapter
+
+    return [CassetteAdapter()]
 
 
 def _training_sets() -> list[LogAdapter]:

@@ -50,4 +50,5 @@ def http_date(value: object) -> str | None:
         moment = parsedate_to_datetime(value)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
+    moment = moment.astimezone(UTC) if moment.tzinfo is not None else moment
     return moment.replace(tzinfo=None).isoformat(timespec="seconds") + "Z"

@@ -1,0 +1,313 @@
+"""Exchanges with a model's provider: a request and its response, whoever logged them.
+
+Recorded HTTP, proxies and programs that log what they send all have the same two bodies and differ in what stands
+around them. Their adapters make an `Exchange` of each record; what the bodies say is read here, by interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from offline_arl.logs import anthropic_messages, anthropic_stream
+from offline_arl.logs.adapter import Assembly, Fragment, Group, RecordRefusedError
+from offline_arl.logs.openai_calls import CallParts, chat_call, rest_of
+from offline_arl.logs.openai_messages import json_type
+from offline_arl.logs.openai_responses_calls import ResponseHistory, ResponseLink, response_call, with_history
+from offline_arl.logs.openai_stream import events_of, join_chunks, join_response_events
+from offline_arl.logs.stitch import ModelCall, conversation_key, stitch
+from offline_arl.logs.times import iso_time
+from offline_arl.logs.values import as_object, as_text, json_text
+from offline_arl.trajectories.schema import Message, MessageError, Producer, Score
+
+Interface = Literal["chat", "responses", "anthropic"]
+_PATHS: tuple[tuple[str, Interface], ...] = (
+    ("/chat/completions", "chat"),
+    ("/responses", "responses"),
+    ("/messages", "anthropic"),
+)
+_PROBE_CHARACTERS = 4096
+
+
+class Exchange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One exchange: the bodies, and what the log says besides.
+
+    `response` is the parsed body: an object, the text of a stream, a list of its chunks, or None where there was no
+    answer. `is_copy` says that a cache gave the answer: the model did not sample it anew.
+    """
+
+    interface: Interface
+    request: dict[str, Any]
+    response: Any = None
+    status: int | None = None  # of HTTP
+    error: MessageError | None = None
+    is_copy: bool = False
+    call_id: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    session_id: str | None = None
+    trace_id: str | None = None
+    user_id: str | None = None
+    parent_id: str | None = None
+    name: str | None = None
+    scores: list[Score] = []
+    metadata: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class _Read:
+    """An exchange whose response is one object."""
+
+    exchange: Exchange
+    response: dict[str, Any]
+
+
+class _Converted(NamedTuple):
+    call: ModelCall
+    link: ResponseLink | None
+
+
+def interface_of(url: str, request: object, response: object) -> Interface | None:
+    """The interface of an exchange, by its path and else by its bodies; None where it is no call of a chat model."""
+    if not isinstance(request, dict):
+        return None
+    path = urlsplit(url).path.rstrip("/") if _is_url(url) else ""
+    has_messages, has_input = isinstance(request.get("messages"), list), isinstance(request.get("input"), (str, list))
+    for ending, interface in _PATHS:
+        if path.endswith(ending):
+            has_prompt = has_messages if interface != "responses" else has_input or _is_continued(request)
+            return interface if has_prompt else None
+    named = _interface_of_response(response)
+    if named == "responses":
+        return named if has_input or _is_continued(request) else None
+    if named is not None:
+        return named if has_messages else None
+    if has_messages:
+        return "anthropic" if _is_anthropic(request) else "chat"
+    return "responses" if isinstance(request.get("input"), list) and "instructions" in request else None
+
+
+def _is_url(url: str) -> bool:
+    try:
+        urlsplit(url)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_continued(request: dict[str, Any]) -> bool:
+    return isinstance(request.get("previous_response_id"), str) or request.get("conversation") is not None
+
+
+def _interface_of_response(response: object) -> Interface | None:
+    if isinstance(response, list):
+        response = response[0] if response else None
+    if isinstance(response, str):
+        head = response[:_PROBE_CHARACTERS]
+        if "chat.completion.chunk" in head:
+            return "chat"
+        if '"response.created"' in head or '"response.in_progress"' in head:
+            return "responses"
+        return "anthropic" if '"message_start"' in head else None
+    fields = as_object(response)
+    kind = fields.get("type")
+    if isinstance(fields.get("choices"), list):
+        return "chat"
+    if fields.get("object") == "response" or (isinstance(kind, str) and kind.startswith("response.")):
+        return "responses"
+    if kind == "message_start" or (kind == "message" and isinstance(fields.get("content"), list)):
+        return "anthropic"
+    return None
+
+
+def _is_anthropic(request: dict[str, Any]) -> bool:
+    tools = request.get("tools")
+    if isinstance(tools, list) and any("input_schema" in as_object(tool) for tool in tools):
+        return True
+    return "system" in request or str(request.get("model")).startswith(("claude", "anthropic"))
+
+
+def fragment(exchange: Exchange) -> Fragment:
+    """What an exchange contributes to the conversation that it is part of.
+
+    Raises:
+        RecordRefusedError: It cannot be read.
+    """
+    payload, converted = _checked(exchange)
+    return Fragment(_group_key(exchange, converted), payload)
+
+
+def file_fragment(exchange: Exchange) -> Fragment:
+    """What an exchange contributes to its file, where a file is one run.
+
+    Raises:
+        RecordRefusedError: It cannot be read.
+    """
+    return Fragment(None, _checked(exchange)[0])
+
+
+def _checked(exchange: Exchange) -> tuple[bytes, _Converted]:
+    payload = json_text(exchange).encode()
+    return payload, _convert(_read(msgspec.json.decode(payload, type=Exchange)), ())
+
+
+def _group_key(exchange: Exchange, converted: _Converted) -> str | None:
+    """Session, trace or the start of the conversation.
+
+    A response that is stored may be followed by a request that holds nothing but its id, so without other ids the
+    calls of a user, or else of a file, have to stay together.
+    """
+    for kind, value in (("session", exchange.session_id), ("trace", exchange.trace_id)):
+        if value is not None:
+            return f"{kind}\0{value}"
+    link = converted.link
+    if link is not None and link.conversation_id is not None:
+        return f"conversation\0{link.conversation_id}"
+    if link is not None and (link.previous_id is not None or exchange.request.get("store") is not False):
+        user = as_text(exchange.request.get("safety_identifier")) or as_text(exchange.request.get("user"))
+        return None if user is None else f"user\0{user}"
+    return conversation_key(converted.call.messages)
+
+
+def assemble(group: Group) -> Assembly:
+    """The trajectories of a group whose pieces are exchanges (`fragment` made them)."""
+    assembly = Assembly()
+    history = ResponseHistory()
+    read: list[tuple[int, _Read]] = []
+    for index, piece in enumerate(group.pieces):
+        try:
+            item = _read(msgspec.json.decode(piece.payload, type=Exchange))
+        except RecordRefusedError as error:
+            assembly.refused[index] = str(error)
+            continue
+        if item.exchange.interface == "responses":
+            history.learn(item.response)
+        read.append((index, item))
+    converted: list[_Converted] = []
+    for index, item in read:
+        if item.exchange.interface == "responses":
+            history.resolve(item.exchange.request)
+        try:
+            converted.append(_convert(item, (index,)))
+        except RecordRefusedError as error:
+            assembly.refused[index] = str(error)
+    calls = with_history([item.call for item in converted], [item.link for item in converted])
+    stitched = stitch(calls, group)
+    assembly.trajectories.extend(stitched.trajectories)
+    for number, reason in stitched.set_apart.items():
+        assembly.set_apart.update(dict.fromkeys(calls[number].pieces, reason))
+    return assembly
+
+
+def _read(exchange: Exchange) -> _Read:
+    """Put a streamed response together."""
+    response = exchange.response
+    if isinstance(response, (str, list)) and response:
+        if isinstance(response, str) and not _is_stream(response):
+            # Not of the interface: a proxy's page of HTML, or the text of an error.
+            return _Read(exchange, {"error": {"type": _status_type(exchange), "message": response}})
+        if exchange.interface == "chat":
+            return _Read(exchange, join_chunks(events_of(response)))
+        if exchange.interface == "responses":
+            return _Read(exchange, join_response_events(events_of(response)))
+        return _Read(exchange, anthropic_stream.response_of_events(events_of(response)))
+    if response in (None, "", []):
+        return _Read(exchange, {})
+    if not isinstance(response, dict):
+        raise RecordRefusedError(f"response: expected an object or a stream, got {json_type(response)}")
+    return _Read(exchange, response)
+
+
+def _is_stream(text: str) -> bool:
+    return text.lstrip()[:1] in ("d", "e", ":", "i", "r") and "data:" in text
+
+
+def _status_type(exchange: Exchange) -> str:
+    return "error" if exchange.status is None else f"http_{exchange.status}"
+
+
+def _convert(item: _Read, pieces: tuple[int, ...]) -> _Converted:
+    """The model call of an exchange; its bodies are taken apart."""
+    exchange, link = item.exchange, None
+    user_id = exchange.user_id or as_text(exchange.request.get("user"))
+    if exchange.interface == "chat":
+        parts = chat_call(exchange.request, item.response)
+    elif exchange.interface == "responses":
+        parts, link = response_call(exchange.request, item.response)
+    else:
+        parts = _anthropic_call(exchange.request, item.response)
+    error = exchange.error or parts.error
+    if error is None and exchange.status is not None and exchange.status >= 400:
+        error = MessageError(_status_type(exchange))
+    choices = parts.choices
+    if exchange.is_copy:
+        choices = [msgspec.structs.replace(choice, producer=Producer("copy", parts.model)) for choice in choices]
+    call = ModelCall(
+        messages=parts.messages,
+        choices=choices,
+        pieces=pieces,
+        call_id=exchange.call_id or parts.response_id,
+        tools=parts.tools,
+        started_at=exchange.started_at or iso_time(parts.created) or exchange.ended_at,
+        ended_at=exchange.ended_at,
+        model=parts.model,
+        parent_id=exchange.parent_id,
+        name=exchange.name,
+        session_id=exchange.session_id or (None if link is None else link.conversation_id),
+        user_id=user_id,
+        trace_id=exchange.trace_id,
+        truncated=parts.truncated,
+        stop_reason=parts.stop_reason,
+        error=error,
+        scores=list(exchange.scores),
+        metadata={**exchange.metadata, **parts.rest},
+    )
+    return _Converted(call, link)
+
+
+def _anthropic_call(request: dict[str, Any], response: dict[str, Any]) -> CallParts:
+    system = anthropic_messages.system_messages(request.pop("system", None), "request.system")
+    messages = system + anthropic_messages.convert_messages(request.pop("messages", None), "request.messages")
+    tools = anthropic_messages.normalize_tools(request.pop("tools", None), "request.tools")
+    error = anthropic_messages.error_of(response)
+    model, response_id = as_text(request.get("model")), as_text(response.get("id"))
+    answers: list[Message] = []
+    stop_reason, truncated = None, False
+    if response and error is None:
+        answer = anthropic_messages.convert_answer(response)
+        answers, stop_reason, truncated = answer.messages, answer.stop_reason, answer.truncated
+        model, response = answer.model or model, {}
+    return CallParts(
+        messages=[*messages, *answers[:-1]],
+        choices=answers[-1:],
+        tools=tools,
+        model=model,
+        response_id=response_id,
+        created=None,
+        truncated=truncated,
+        stop_reason=stop_reason,
+        error=error,
+        rest=rest_of(request, {}),
+    )
+
+
+def parsed_body(body: object) -> Any:
+    """The value of a body that was logged as its text, where it is JSON; any other value as it is."""
+    if not isinstance(body, str) or body.lstrip()[:1] not in ("{", "["):
+        return body
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return body
+
+
+def merge_scores(*groups: Sequence[Score]) -> list[Score]:
+    """All scores of several lists, a judgement that two of them have only once."""
+    merged: list[Score] = []
+    for group in groups:
+        merged.extend(score for score in group if score not in merged)
+    return merged
