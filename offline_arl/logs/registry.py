@@ -31,9 +31,10 @@ def _harness_sessions() -> list[LogAdapter]:
 
 def _benchmarks() -> list[LogAdapter]:
     """Inspect, tau-bench, tau2-bench."""
+    from offline_arl.logs.inspect_ai import InspectAdapter
     from offline_arl.logs.tau_bench import TauBenchAdapter
 
-    return [TauBenchAdapter()]
+    return [InspectAdapter(), TauBenchAdapter()]
 
 
 def _rollout_stores() -> list[LogAdapter]:
