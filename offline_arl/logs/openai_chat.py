@@ -12,6 +12,7 @@ import msgspec
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError
 from offline_arl.logs.openai_messages import convert_messages, json_type, normalize_tools
+from offline_arl.logs.plain_messages import decode_plain
 from offline_arl.logs.records import explain
 from offline_arl.trajectories.schema import Context, Message, Outcome, OutcomeStatus, Trajectory, text_message
 
@@ -64,26 +65,28 @@ class OpenAIChatAdapter:
             values["system"] = system
         metadata = values.pop("metadata", None)
         metadata = dict(metadata) if isinstance(metadata, dict) else {} if metadata is None else {"metadata": metadata}
-        task_id = _text(values, "task_id")
-        terminated, truncated = _flag(values, "terminated"), _flag(values, "truncated")
+        texts = _texts(values)
+        task_id = texts.get("task_id")
         trajectory = Trajectory(
             trajectory_id=record.trajectory_id(),
             messages=messages,
             source=record.source(self.name),
             task_id=task_id,
-            group_id=_text(values, "group_id") or task_id,
-            episode_id=_text(values, "episode_id"),
-            task_type=_text(values, "task_type"),
-            agent=_text(values, "agent"),
-            model=_text(values, "model"),
-            started_at=_text(values, "started_at") or _text(values, "timestamp") or _text(values, "created_at"),
-            ended_at=_text(values, "ended_at"),
+            group_id=texts.get("group_id") or task_id,
+            episode_id=texts.get("episode_id"),
+            task_type=texts.get("task_type"),
+            agent=texts.get("agent"),
+            model=texts.get("model"),
+            started_at=_started_at(texts, values),
+            ended_at=texts.get("ended_at"),
             contexts=contexts,
-            terminated=terminated,
-            truncated=truncated,
-            stop_reason=_text(values, "stop_reason"),
+            terminated=_flag(values, "terminated"),
+            truncated=_flag(values, "truncated"),
+            stop_reason=texts.get("stop_reason"),
             outcome=_outcome(values),
             metadata=metadata,
+            session_id=texts.get("session_id"),
+            user_id=texts.get("user_id"),
         )
         # Whatever is left is kept: logged ids, finish reasons, sampling parameters and keys nobody foresaw.
         for key, value in values.items():
@@ -105,6 +108,9 @@ def _messages(fields: dict[str, msgspec.Raw]) -> list[Message]:
     raw = fields.pop("messages", None)
     if raw is None:
         raise RecordRefusedError(f"no key messages; the record has: {', '.join(sorted(fields)[:8]) or 'nothing'}")
+    plain = decode_plain(raw)
+    if plain is not None:
+        return plain
     value = msgspec.json.decode(raw)
     if isinstance(value, str):
         try:
@@ -123,22 +129,47 @@ def _contexts(fields: dict[str, msgspec.Raw]) -> list[Context]:
     return []
 
 
-def _text(values: dict[str, Any], key: str) -> str | None:
-    """Take a string, or a number as a string; anything else stays where it is."""
-    value = values.get(key)
-    if value is None or isinstance(value, str):
-        values.pop(key, None)
-        return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+_TEXT_KEYS = frozenset(
+    (
+        "task_id", "group_id", "episode_id", "session_id", "user_id", "task_type", "agent", "model", "started_at",
+        "timestamp", "created_at", "ended_at", "stop_reason",
+    )
+)  # fmt: skip
+
+
+def _texts(values: dict[str, Any]) -> dict[str, str]:
+    """Take strings, and numbers as strings; anything else stays where it is."""
+    found: dict[str, str] = {}
+    for key in _TEXT_KEYS & values.keys():
+        value = values[key]
+        if isinstance(value, str):
+            found[key] = value
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            found[key] = str(value)
+        elif value is not None:
+            continue
         del values[key]
-        return str(value)
-    return None
+    return found
+
+
+def _started_at(texts: dict[str, str], values: dict[str, Any]) -> str | None:
+    """The first of three spellings; the others go back to `values`."""
+    started_at = None
+    for key in ("started_at", "timestamp", "created_at"):
+        text = texts.get(key)
+        if text and started_at is None:
+            started_at = text
+        elif text:
+            values[key] = text
+    return started_at
 
 
 def _flag(values: dict[str, Any], key: str) -> bool:
-    value = values.get(key)
+    if key not in values:
+        return False
+    value = values[key]
     if value is None or isinstance(value, bool) or value in (0, 1):
-        values.pop(key, None)
+        del values[key]
         return bool(value)
     raise RecordRefusedError(f"{key}: expected true or false, got {json_type(value)}")
 
@@ -149,6 +180,8 @@ def _outcome(values: dict[str, Any]) -> Outcome:
     A number under `reward` is a score: whether it means success is for its scorer to say. Where both `score` and
     `reward` are given, the score is the score and the reward a component.
     """
+    if values.keys().isdisjoint(_RESULT_KEYS):
+        return Outcome()
     logged = values.get("outcome")
     base: dict[str, Any] = {}
     if isinstance(logged, dict):
@@ -182,6 +215,7 @@ def _outcome(values: dict[str, Any]) -> Outcome:
     return Outcome(status, success, score, components, scorer if isinstance(scorer, str) else None)
 
 
+_RESULT_KEYS = frozenset({"outcome", "success", "score", "reward"})
 _OUTCOME_KEYS = frozenset({"status", "success", "score", "components", "scorer"})
 
 
