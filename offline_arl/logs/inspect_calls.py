@@ -98,6 +98,7 @@ class _Reader:
         self._own: list[Lane] = [self._main]
         self._scoring: dict[str, str | None] = {}  # the scorer's name by span
         self._started_by_tools: set[str] = set()
+        self._tool_spans: set[str] = set()
         self._steps: list[tuple[bool, str | None]] = []  # open, innermost last: whether it scores, and its name
 
     def lanes(self) -> list[Lane]:
@@ -141,11 +142,14 @@ class _Reader:
             parent.name = as_text(event.get("name"))
             self._lanes[span] = parent
         elif kind in ("agent", "branch"):
-            lane = Lane(span, kind, as_text(event.get("name")), parent, span in self._started_by_tools)
+            by_tool = span in self._started_by_tools or parent_span in self._tool_spans
+            lane = Lane(span, kind, as_text(event.get("name")), parent, by_tool)
             self._lanes[span] = lane
             self._own.append(lane)
         else:
             self._lanes[span] = parent
+            if kind in ("tool", "handoff"):
+                self._tool_spans.add(span)
 
     def _end_replay(self, event: dict[str, Any]) -> None:
         """What came in a branch before this event repeated the work that it branches from."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 4096
 # Binary formats, which their first bytes tell for certain, come before those that have to be guessed.
-MODULES = ("tables", "hdf5", "zip_archive", "cassette")
+MODULES = ("tables", "hdf5", "zip_archive", "inspect_document", "cassette")
 
 
 class Container(Protocol):

@@ -25,6 +25,8 @@ import msgspec
 
 from offline_arl.errors import DataError
 from offline_arl.logs.adapter import RawRecord
+from offline_arl.logs.containers.inspect_document import record_prefix
+from offline_arl.logs.json_values import decode_json
 from offline_arl.logs.records import LogFile
 from offline_arl.optional import require
 
@@ -44,7 +46,6 @@ _CHUNK = 1 << 16
 _SAMPLE = re.compile(r"samples/[^/\\]+\.json")
 # What repeats the samples or is a journal of how they came to be.
 _KNOWN = re.compile(r"header\.json|summaries\.json|reductions\.json|_journal/.*")
-_header_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class _MemberError(Exception):
@@ -124,17 +125,18 @@ def _is_safe(name: str) -> bool:
 
 def _record_prefix(stream: BinaryIO, members: dict[str, _Member]) -> bytes:
     """The start of every record: the header's lasting part, up to the opened list of samples."""
-    member = members.get("header.json") or members.get("_journal/start.json")
+    member = members.get("_journal/start.json") or members.get("header.json")
     if member is None:
         raise _MemberError("the zip archive has no header.json: it is not an Inspect log")
     try:
-        header = _header_decoder.decode(_unpack(stream, member))
+        header = decode_json(_unpack(stream, member))
     except msgspec.DecodeError as error:
         raise _MemberError(f"{member.name}: {error}") from error
     except RecursionError as error:
         raise _MemberError(f"{member.name}: JSON is nested too deeply") from error
-    kept = [f'"{key}":'.encode() + bytes(header[key]) for key in ("version", "eval", "plan") if key in header]
-    return b"{" + b"".join(part + b"," for part in kept) + b'"samples":['
+    if not isinstance(header, dict):
+        raise _MemberError(f"{member.name}: expected an object")
+    return record_prefix({key: msgspec.json.encode(value) for key, value in header.items()})
 
 
 def _members(stream: BinaryIO) -> tuple[list[_Member], str | None]:
