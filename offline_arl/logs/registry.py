@@ -25,8 +25,9 @@ def built_in_adapters() -> list[LogAdapter]:
 def _harness_sessions() -> list[LogAdapter]:
     """Session logs of agents: Claude Code, Codex, Gemini CLI, OpenHands, SWE-agent, ATIF, managed agents."""
     from offline_arl.logs.claude_code import ClaudeCodeAdapter
+    from offline_arl.logs.codex_rollout import CodexRolloutAdapter
 
-    return [ClaudeCodeAdapter()]
+    return [ClaudeCodeAdapter(), CodexRolloutAdapter()]
 
 
 def _benchmarks() -> list[LogAdapter]:
@@ -49,7 +50,9 @@ def _telemetry() -> list[LogAdapter]:
 
 def _observability() -> list[LogAdapter]:
     """Exports of Langfuse, LangSmith, Weave and Braintrust."""
-    return []
+    from offline_arl.logs.langfuse import LangfuseAdapter
+
+    return [LangfuseAdapter()]
 
 
 def _provider_calls() -> list[LogAdapter]:
