@@ -1,0 +1,1 @@
+"""How logged model calls become trajectories; `offline_arl.logs.stitch` is the way in."""
