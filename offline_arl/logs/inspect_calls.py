@@ -124,6 +124,8 @@ class _Reader:
                 self._tool(event)
             elif kind == "branch":
                 self._end_replay(event)
+            elif kind == "compaction":
+                self._compact(event)
             if isinstance(nested := event.get("events"), list) and nested:
                 self.read(nested, f"{where}[{index}].events")
 
@@ -158,6 +160,12 @@ class _Reader:
             for call in lane.calls:
                 call.apart = "replayed at the start of a branch"
             lane.calls.clear()
+
+    def _compact(self, event: dict[str, Any]) -> None:
+        """The call before a compaction by summary is the one that wrote the summary."""
+        lane = self._lanes.get(as_text(event.get("span_id")) or "", self._main)
+        if event.get("type") == "summary" and lane.calls and not lane.calls[-1].uses_tools:
+            lane.calls.pop().apart = "writes the summary of a compaction"
 
     def _step(self, event: dict[str, Any]) -> None:
         if event.get("action") == "begin":

@@ -151,6 +151,8 @@ def _producer(role: Role, fields: dict[str, Any]) -> Producer:
             return Producer("model", as_text(fields.get("model")))
         # What the data set holds is an example, not an answer.
         return Producer("demonstration") if source == "input" else Producer()
+    if as_object(fields.get("metadata")).get("summary") is True:
+        return Producer("summary")
     if source == "operator":
         return Producer("human")
     return Producer("script")
