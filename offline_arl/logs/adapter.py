@@ -14,15 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import entry_points
-from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
-
-import msgspec
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from offline_arl.errors import UsageError
-from offline_arl.trajectories.schema import Score, Source, Trajectory
+from offline_arl.trajectories.schema import Feedback as Feedback  # adapters give it; the store keeps it
+from offline_arl.trajectories.schema import FeedbackTarget as FeedbackTarget
+from offline_arl.trajectories.schema import Source, Trajectory
 
 ENTRY_POINT_GROUP = "offline_arl.log_adapters"
-FeedbackTarget = Literal["trajectory", "trace", "session", "call"]
 
 
 class RecordRefusedError(Exception):
@@ -68,18 +67,6 @@ class RawRecord:
     def trajectory_id(self, number: int = 0) -> str:
         """The id of the `number`-th trajectory made from this record, from its position and content."""
         return _identity(f"{self.label}\0{self.position}\0{number}\0{self.sha256}")
-
-
-class Feedback(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A judgement that is kept apart from what it judges, and the id by which the two are joined.
-
-    `target_id` is a trajectory id, a trace or run id (`Trajectory.identifiers`), a session id
-    (`Trajectory.session_id`) or the id of a message or model call (`Message.id`), as `target` says.
-    """
-
-    target: FeedbackTarget
-    target_id: str
-    score: Score
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,7 @@ STEP_COLUMNS: dict[str, pl.DataType] = {
     "is_last": pl.Boolean(),
 }
 BLOB_COLUMNS: dict[str, pl.DataType] = {"blob_id": pl.String(), "kind": pl.String(), "text": pl.String()}
+_REFERENCES = [list(SCALAR_COLUMNS).index(name) for name in ("parent_trajectory_id", "branch_trajectory_id")]
 
 
 class EncodedTrajectory(NamedTuple):
@@ -108,6 +109,22 @@ class EncodedTrajectory(NamedTuple):
         """The same trajectory under another id."""
         steps = [row._replace(trajectory_id=trajectory_id) for row in self.steps]
         return self._replace(trajectory_id=trajectory_id, values=(trajectory_id, *self.values[1:]), steps=steps)
+
+    def with_references(self, new_ids: Mapping[str, str]) -> EncodedTrajectory:
+        """The same trajectory, with the ids of its parent and of what it branches from replaced as `new_ids` says."""
+        values = list(self.values)
+        for place in _REFERENCES:
+            values[place] = new_ids.get(values[place], values[place])
+        return self._replace(values=tuple(values))
+
+    def digest(self) -> bytes:
+        """16 bytes that change with anything in the row."""
+        scalars = _encoder.encode(self.values[: len(SCALAR_COLUMNS)])
+        key = hashlib.blake2b(digest_size=16)
+        for piece in (scalars, *self.values[len(SCALAR_COLUMNS) :]):
+            key.update(len(piece).to_bytes(8, "little"))
+            key.update(piece)
+        return key.digest()
 
 
 class _BlobRefs(msgspec.Struct, omit_defaults=True):
@@ -131,6 +148,11 @@ _scores_decoder = msgspec.json.Decoder(list[Score])
 def blob_id(text: str) -> str:
     """The content address of a text: the SHA-256 of its UTF-8 form, hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def storable(text: str) -> str:
+    r"""The text with what UTF-8 cannot hold (file names in other encodings) as `\udc..`."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def encode_trajectory(trajectory: Trajectory) -> EncodedTrajectory:

@@ -42,11 +42,20 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     steps: FileEntry | None = None
     blobs: FileEntry | None = None
     quarantine: FileEntry | None = None
+    pieces: FileEntry | None = None  # see `pieces`
+    assemblies: FileEntry | None = None  # what groups of pieces became
+    fates: FileEntry | None = None  # what each piece's record became
+    feedback: FileEntry | None = None  # judgements that came apart from what they judge
+    removed: FileEntry | None = None  # rows of earlier parts that are void
 
     def files(self) -> list[FileEntry]:
         """The files that exist."""
-        entries = (self.trajectories, self.steps, self.blobs, self.quarantine)
+        entries = (getattr(self, name) for name in PART_FOLDERS)
         return [entry for entry in entries if entry is not None]
+
+
+# Each kind of file of a part lies in a folder of its name.
+PART_FOLDERS = tuple(name for name in Part.__struct_fields__ if name != "number")
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -63,6 +72,7 @@ class Manifest(msgspec.Struct, frozen=True):
     store_format: str = STORE_FORMAT
     schema_version: str = SCHEMA_VERSION
     next_number: int = 1  # number of the next commit; never used twice
+    generation: int = 0  # raised where parts are replaced by others (the index is then made anew)
     counts: Counts = Counts()
     configuration: dict[str, Any] = {}
     parts: list[Part] = []
@@ -202,11 +212,22 @@ def describe_file(root: Path, path: Path, rows: int) -> FileEntry:
     return FileEntry(path.relative_to(root).as_posix(), rows, path.stat().st_size, digest)
 
 
+def write_parquet(root: Path, name: str, frame: pl.DataFrame, *, row_group_size: int | None = None) -> FileEntry:
+    """Write one Parquet file of a store atomically and describe it."""
+    path = root / name
+
+    def write(temporary: Path) -> None:
+        frame.write_parquet(temporary, compression="zstd", compression_level=1, row_group_size=row_group_size)
+
+    write_atomically(path, write)
+    return describe_file(root, path, frame.height)
+
+
 def remove_unlisted(root: Path, manifest: Manifest) -> list[str]:
     """Remove files that a killed writer or a replaced side table left behind; only the lock's holder may do so."""
     listed = {entry.path for entry in manifest.files()}
     removed = []
-    for folder in ("trajectories", "steps", "blobs", "quarantine", "side_tables"):
+    for folder in (*PART_FOLDERS, "side_tables"):
         for path in sorted((root / folder).rglob("*")):
             name = path.relative_to(root).as_posix()
             if path.is_file() and name not in listed:

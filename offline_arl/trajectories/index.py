@@ -1,33 +1,69 @@
 """The on-disk index that makes writing idempotent at any size.
 
-A SQLite file with three tables: the records already seen, the trajectory ids in use, and the first trajectory of
-each content. Everything in it can be rebuilt from the parts; it is never the source of truth.
+A SQLite file: what became of each record, the trajectory ids in use, the first trajectory of each content, and the
+groups of pieces with what was made of them. Everything in it can be rebuilt from the parts (see `rebuild`); it is
+never the source of truth. Its transaction is committed after the manifest, so it may be behind the parts and is
+never ahead of them.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from offline_arl.trajectories.record_states import RecordEntry
 
 FILE = "index.sqlite"
+_VERSION = 2
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS records (key BLOB PRIMARY KEY, refused INTEGER NOT NULL, part INTEGER NOT NULL)
+CREATE TABLE records (key BLOB PRIMARY KEY, state INTEGER NOT NULL, groups INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE trajectories (id TEXT PRIMARY KEY, content BLOB NOT NULL, part INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE contents (key BLOB PRIMARY KEY, id TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE groups (
+    number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, last_part INTEGER NOT NULL,
+    seen_part INTEGER NOT NULL, feedback_part INTEGER NOT NULL, feedback BLOB
+);
+CREATE INDEX dirty ON groups (number) WHERE last_part > seen_part;
+CREATE TABLE group_parts (number INTEGER, part INTEGER, bytes INTEGER NOT NULL, PRIMARY KEY (number, part))
     WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS trajectories (id TEXT PRIMARY KEY, content BLOB NOT NULL, part INTEGER NOT NULL)
-    WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS contents (key BLOB PRIMARY KEY, id TEXT NOT NULL, part INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+CREATE TABLE group_trajectories (number INTEGER, name TEXT, id TEXT NOT NULL, digest BLOB NOT NULL,
+    PRIMARY KEY (number, name)) WITHOUT ROWID;
+CREATE TABLE state (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 """
 
 
-class IndexRows(NamedTuple):
+class MadeTrajectory(NamedTuple):
+    """A trajectory that an assembly made: the id that it got and a digest of its whole row."""
+
+    id: str
+    digest: bytes
+
+
+class AssemblyEntry(NamedTuple):
+    """The last assembly of a group."""
+
+    seen_part: int  # the last part with pieces that it saw
+    trajectories: dict[str, MadeTrajectory]  # by the id that the adapter gave
+    feedback_part: int  # part that holds the group's feedback; 0 where it has none
+    feedback: bytes | None  # digest of the feedback
+
+
+@dataclass
+class IndexRows:
     """What one part adds to the index."""
 
-    records: dict[bytes, bool]  # record key to "was refused"
-    trajectories: dict[str, bytes]  # trajectory id to content key
-    contents: dict[bytes, str]  # content key to the first trajectory id with it
+    records: dict[bytes, RecordEntry] = field(default_factory=dict)
+    trajectories: dict[str, bytes] = field(default_factory=dict)  # trajectory id to content key
+    contents: dict[bytes, str] = field(default_factory=dict)  # content key to the first trajectory id with it
+    removed: set[str] = field(default_factory=set)  # trajectory ids whose row in an earlier part is void
+    released: set[bytes] = field(default_factory=set)  # content keys whose first trajectory was removed
+    groups: dict[int, bytes] = field(default_factory=dict)  # number to group id
+    piece_bytes: dict[int, int] = field(default_factory=dict)  # group number to payload bytes in this part
+    assembled: dict[int, AssemblyEntry] = field(default_factory=dict)
 
 
 class StoreIndex:
@@ -35,78 +71,177 @@ class StoreIndex:
 
     def __init__(self, root: Path) -> None:
         self._connection = sqlite3.connect(root / FILE, isolation_level=None)
-        self._connection.executescript(_SCHEMA)
         # A lost index is rebuilt, so losing the last transaction in a power cut costs nothing.
         self._connection.execute("PRAGMA synchronous = NORMAL")
+        if self._value("PRAGMA user_version") != _VERSION:
+            self.reset(0)
+        self._connection.execute("CREATE TEMP TABLE retries (number INTEGER PRIMARY KEY)")
         self.empty = self.last_part == 0
 
-    def record_refused(self, key: bytes) -> bool | None:
-        """None: the record was never seen. Otherwise whether it was refused."""
-        row = None if self.empty else self._one("SELECT refused FROM records WHERE key = ?", key)
-        return None if row is None else bool(row[0])
+    def reset(self, generation: int) -> None:
+        """Make the index empty."""
+        for (name,) in self._all("SELECT name FROM sqlite_master WHERE type = 'table'"):
+            self._connection.execute(f'DROP TABLE "{name}"')
+        self._connection.executescript(_SCHEMA)
+        self._connection.execute("INSERT INTO state VALUES ('generation', ?)", (generation,))
+        self._connection.execute(f"PRAGMA user_version = {_VERSION}")
+        self.empty = True
+
+    def record(self, key: bytes) -> RecordEntry | None:
+        """What is known of a log record, or None where it was never seen."""
+        row = None if self.empty else self._one("SELECT state, groups FROM records WHERE key = ?", key)
+        return None if row is None else RecordEntry(*row)
 
     def content_of(self, trajectory_id: str) -> bytes | None:
         """The content key of the trajectory with this id, or None."""
         row = None if self.empty else self._one("SELECT content FROM trajectories WHERE id = ?", trajectory_id)
-        return row[0] if row is not None and isinstance(row[0], bytes) else None
+        return None if row is None else row[0]
+
+    def part_of(self, trajectory_id: str) -> int | None:
+        """The number of the part that holds the trajectory with this id, or None."""
+        row = None if self.empty else self._one("SELECT part FROM trajectories WHERE id = ?", trajectory_id)
+        return None if row is None else row[0]
 
     def first_with(self, content: bytes) -> str | None:
         """The id of the first trajectory with this content, or None."""
         row = None if self.empty else self._one("SELECT id FROM contents WHERE key = ?", content)
-        return None if row is None else str(row[0])
+        return None if row is None else row[0]
+
+    def group_number(self, group_id: bytes) -> int | None:
+        """The number of a group, or None where it has no pieces yet."""
+        row = None if self.empty else self._one("SELECT number FROM groups WHERE id = ?", group_id)
+        return None if row is None else row[0]
+
+    @property
+    def last_group(self) -> int:
+        """The highest number of a group."""
+        return self._value("SELECT COALESCE(MAX(number), 0) FROM groups")
+
+    def assembly(self, number: int) -> AssemblyEntry:
+        """The last assembly of a group; an empty one where there was none."""
+        row = self._one("SELECT seen_part, feedback_part, feedback FROM groups WHERE number = ?", number)
+        if row is None:
+            return AssemblyEntry(0, {}, 0, None)
+        made = self._all("SELECT name, id, digest FROM group_trajectories WHERE number = ?", number)
+        return AssemblyEntry(row[0], {name: MadeTrajectory(*rest) for name, *rest in made}, row[1], row[2])
+
+    def retry(self, number: int) -> None:
+        """Count a group, if there is one of this number, as dirty until it is assembled or the index is closed."""
+        self._connection.execute("INSERT OR IGNORE INTO retries SELECT number FROM groups WHERE number = ?", (number,))
+
+    def settle(self, number: int) -> None:
+        """Undo `retry`."""
+        self._connection.execute("DELETE FROM retries WHERE number = ?", (number,))
+
+    def dirty_groups(self, after: int, limit: int) -> list[tuple[int, int]]:
+        """The next groups with a higher number than `after` to be assembled: (number, payload bytes), ordered."""
+        return self._all(
+            "SELECT number, (SELECT SUM(bytes) FROM group_parts AS parts WHERE parts.number = dirty.number) FROM ("
+            "SELECT number FROM groups WHERE last_part > seen_part AND number > ?1 "
+            "UNION SELECT number FROM retries WHERE number > ?1 ORDER BY number LIMIT ?2) AS dirty ORDER BY number",
+            after,
+            limit,
+        )
+
+    def piece_parts(self, numbers: list[int]) -> dict[int, list[int]]:
+        """Which parts hold pieces of some groups (ordered numbers): part number to group numbers."""
+        found: dict[int, list[int]] = {}
+        wanted = set(numbers)
+        rows = self._all("SELECT number, part FROM group_parts WHERE number BETWEEN ? AND ?", numbers[0], numbers[-1])
+        for number, part in rows:
+            if number in wanted:
+                found.setdefault(part, []).append(number)
+        return dict(sorted(found.items()))
 
     @property
     def last_part(self) -> int:
         """Number of the last part that the index describes; 0 where it describes none."""
-        row = self._connection.execute("SELECT value FROM state WHERE name = 'last_part'").fetchone()
-        return 0 if row is None else int(row[0])
+        return self._state("last_part")
 
-    def add(self, parts: Iterable[tuple[int, IndexRows]]) -> None:
-        """Add what parts hold, in order of their numbers, in one transaction."""
+    @property
+    def generation(self) -> int:
+        """Which numbering of parts the index describes (`Manifest.generation`)."""
+        return self._state("generation")
+
+    def begin(self) -> None:
+        """Begin the transaction of `add`; ended by `commit` or `rollback`."""
         self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            for part, rows in parts:
-                self._insert(part, rows)
-                self._set_last_part(part)
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
+
+    def commit(self) -> None:
+        """Make what was added last."""
         self._connection.execute("COMMIT")
         self.empty = False
 
-    def forget_after(self, number: int) -> None:
-        """Forget the parts after `number`: a killed writer indexed them but did not publish them."""
-        self._connection.execute("BEGIN IMMEDIATE")
-        for name in ("records", "trajectories", "contents"):
-            self._connection.execute(f"DELETE FROM {name} WHERE part > ?", (number,))
-        self._set_last_part(number)
-        self._connection.execute("COMMIT")
-        self.empty = number == 0
+    def rollback(self) -> None:
+        """Undo what was added since `begin`."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """`begin`, and `commit` or `rollback`."""
+        self.begin()
+        try:
+            yield
+        except BaseException:
+            self.rollback()
+            raise
+        self.commit()
+
+    def add(self, part: int, rows: IndexRows) -> None:
+        """Add what a part holds, within a transaction; parts come in the order of their numbers."""
+        # In key order, SQLite fills its pages one after another instead of jumping among all of them.
+        self._many(
+            "INSERT OR REPLACE INTO records VALUES (?, ?, ?)", ((key, *e) for key, e in sorted(rows.records.items()))
+        )
+        self._many("DELETE FROM trajectories WHERE id = ?", ((name,) for name in sorted(rows.removed)))
+        self._many("DELETE FROM contents WHERE key = ?", ((key,) for key in sorted(rows.released)))
+        self._many(
+            "INSERT OR IGNORE INTO trajectories VALUES (?, ?, ?)",
+            ((name, content, part) for name, content in sorted(rows.trajectories.items())),
+        )
+        self._many("INSERT OR IGNORE INTO contents VALUES (?, ?)", sorted(rows.contents.items()))
+        self._add_groups(part, rows)
+        self._connection.execute("INSERT OR REPLACE INTO state VALUES ('last_part', ?)", (part,))
+        self.empty = False
 
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
 
-    def _insert(self, part: int, rows: IndexRows) -> None:
-        # In key order, SQLite fills its pages one after another instead of jumping among all of them.
-        self._connection.executemany(
-            # A record that was refused and is readable now is known as used from here on.
-            "INSERT INTO records VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET refused = excluded.refused, "
-            "part = excluded.part",
-            ((key, int(refused), part) for key, refused in sorted(rows.records.items())),
+    def _add_groups(self, part: int, rows: IndexRows) -> None:
+        self._many(
+            "INSERT INTO groups VALUES (?, ?, ?, 0, 0, NULL) ON CONFLICT DO UPDATE SET last_part = excluded.last_part",
+            ((number, name, part) for number, name in sorted(rows.groups.items())),
         )
-        self._connection.executemany(
-            "INSERT OR IGNORE INTO trajectories VALUES (?, ?, ?)",
-            ((name, content, part) for name, content in sorted(rows.trajectories.items())),
+        self._many(
+            "INSERT INTO group_parts VALUES (?, ?, ?)",
+            ((number, part, size) for number, size in sorted(rows.piece_bytes.items())),
         )
-        self._connection.executemany(
-            "INSERT OR IGNORE INTO contents VALUES (?, ?, ?)",
-            ((content, name, part) for content, name in sorted(rows.contents.items())),
+        assembled = sorted(rows.assembled.items())
+        self._many(
+            "UPDATE groups SET seen_part = ?, feedback_part = ?, feedback = ? WHERE number = ?",
+            ((entry.seen_part, entry.feedback_part, entry.feedback, number) for number, entry in assembled),
+        )
+        self._many("DELETE FROM group_trajectories WHERE number = ?", ((number,) for number, _ in assembled))
+        self._many(
+            "INSERT INTO group_trajectories VALUES (?, ?, ?, ?)",
+            ((number, name, *made) for number, entry in assembled for name, made in entry.trajectories.items()),
         )
 
-    def _one(self, statement: str, parameter: bytes | str) -> tuple[object, ...] | None:
-        row: tuple[object, ...] | None = self._connection.execute(statement, (parameter,)).fetchone()
+    def _state(self, name: str) -> int:
+        row = self._one("SELECT value FROM state WHERE name = ?", name)
+        return 0 if row is None else int(row[0])
+
+    def _value(self, statement: str) -> int:
+        return int(self._connection.execute(statement).fetchone()[0])
+
+    def _one(self, statement: str, parameter: bytes | str | int) -> tuple[Any, ...] | None:
+        row: tuple[Any, ...] | None = self._connection.execute(statement, (parameter,)).fetchone()
         return row
 
-    def _set_last_part(self, number: int) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO state VALUES ('last_part', ?)", (number,))
+    def _all(self, statement: str, *parameters: bytes | str | int) -> list[Any]:
+        return self._connection.execute(statement, parameters).fetchall()
+
+    def _many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        self._connection.executemany(statement, rows)

@@ -18,6 +18,7 @@ ProducerKind = Literal["model", "human", "script", "environment", "summary", "de
 OutcomeStatus = Literal["scored", "unscored", "infrastructure_error"]
 ScorerKind = Literal["human", "model", "code", "environment", "unknown"]
 Direction = Literal["higher_is_better", "lower_is_better", "unknown"]
+FeedbackTarget = Literal["trajectory", "trace", "session", "call"]
 
 
 class TextPart(msgspec.Struct, frozen=True, tag="text", omit_defaults=True):
@@ -194,6 +195,18 @@ class Score(msgspec.Struct, frozen=True, omit_defaults=True):
     comparison_id: str | None = None
     timestamp: str | None = None
     metadata: dict[str, Any] = {}
+
+
+class Feedback(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A judgement that is kept apart from what it judges, and the id by which the two are joined.
+
+    `target_id` is a trajectory id, a trace or run id (`Trajectory.identifiers`), a session id
+    (`Trajectory.session_id`) or the id of a message or model call (`Message.id`), as `target` says.
+    """
+
+    target: FeedbackTarget
+    target_id: str
+    score: Score
 
 
 class Branch(msgspec.Struct, frozen=True, omit_defaults=True):

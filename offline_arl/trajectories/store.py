@@ -6,6 +6,11 @@
     blobs/             system prompts and tool lists of the part of the same number, content-addressed
     side_tables/       what changes: duplicates, splits, rewards, scores; keyed by trajectory_id
     quarantine/        refused records, raw, with the reason (JSON Lines)
+    pieces/            parts of records that are assembled to trajectories, kept for when more of them come
+    assemblies/        which trajectories each group of pieces became
+    fates/             what each piece's record became
+    feedback/          judgements that came apart from what they judge
+    removed/           rows of earlier parts that are void
     index.sqlite       what makes writing idempotent; rebuilt from the parts when lost
     lock               held by the one writer
 
@@ -26,10 +31,14 @@ import polars as pl
 
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories import encoding, files
-from offline_arl.trajectories.files import FileEntry, Manifest, Part
+from offline_arl.trajectories.duplicates import DUPLICATES
+from offline_arl.trajectories.files import Manifest, Part
+from offline_arl.trajectories.part_frames import VoidIds, scan
+from offline_arl.trajectories.quarantine import QUARANTINE_COLUMNS, RefusedRecord
+from offline_arl.trajectories.rebuild import void_ids
 from offline_arl.trajectories.schema import Trajectory
 from offline_arl.trajectories.upgrade import upgraded
-from offline_arl.trajectories.writer import DUPLICATES, RefusedRecord, StoreWriter, write_parquet
+from offline_arl.trajectories.writer import StoreWriter
 
 MAX_PART_BYTES = 32 * 2**20
 MAX_PART_TRAJECTORIES = 20_000
@@ -38,15 +47,6 @@ SPLITS = "splits"
 # Side tables whose one column `Store.trajectories` shows.
 _JOINED: Mapping[str, str] = {DUPLICATES: "duplicate_of", SPLITS: "split"}
 _SIDE_TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_QUARANTINE_COLUMNS: dict[str, pl.DataType] = {
-    "file": pl.String(),
-    "record": pl.Int64(),
-    "line": pl.Int64(),
-    "format": pl.String(),
-    "reason": pl.String(),
-    "raw": pl.String(),
-    "raw_base64": pl.String(),
-}
 
 
 def open_store(path: str | Path) -> Store:
@@ -76,6 +76,7 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._void_read: tuple[tuple[str, ...], VoidIds] = ((), {})
         files.read_manifest(self.path)
 
     @classmethod
@@ -136,8 +137,8 @@ class Store:
     @property
     def steps(self) -> pl.LazyFrame:
         """The step table: one row a step, scalars only (`encoding.STEP_COLUMNS`)."""
-        entries = [part.steps for part in self.manifest.parts]
-        return self._scan(entries, encoding.STEP_COLUMNS)
+        manifest = self.manifest
+        return scan(self.path, manifest.parts, "steps", encoding.STEP_COLUMNS, self._void(manifest))
 
     @property
     def quarantined(self) -> pl.LazyFrame:
@@ -147,8 +148,8 @@ class Store:
             if part.quarantine is not None:
                 with files.whole_file(self.path, part.quarantine).open("rb") as stream:
                     rows.extend(msgspec.json.decode(line, type=RefusedRecord) for line in stream)
-        values = [tuple(getattr(row, name) for name in _QUARANTINE_COLUMNS) for row in rows]
-        return pl.DataFrame(values, schema=_QUARANTINE_COLUMNS, orient="row").lazy()
+        values = [tuple(getattr(row, name) for name in QUARANTINE_COLUMNS) for row in rows]
+        return pl.DataFrame(values, schema=QUARANTINE_COLUMNS, orient="row").lazy()
 
     def iter_trajectories(self, where: pl.Expr | None = None) -> Iterator[Trajectory]:
         """Yield trajectories in the order in which they were written, one part in memory at a time.
@@ -212,7 +213,7 @@ class Store:
         with files.writer_lock(self.path):
             manifest = self.manifest
             number = manifest.next_number
-            entry = write_parquet(self.path, f"side_tables/{name}/{number:06}.parquet", frame)
+            entry = files.write_parquet(self.path, f"side_tables/{name}/{number:06}.parquet", frame)
             # The replaced file stays until the next writer starts: readers may be at work on it.
             files.write_manifest(
                 self.path,
@@ -252,14 +253,15 @@ class Store:
                 found.append(f"{path}: changed since it was written (SHA-256 {digest[:12]}, not {entry.sha256[:12]})")
         return found
 
-    def _scan(self, entries: Sequence[FileEntry | None], columns: Mapping[str, pl.DataType]) -> pl.LazyFrame:
-        paths = [files.whole_file(self.path, entry) for entry in entries if entry is not None]
-        if not paths:
-            return pl.LazyFrame(schema=dict(columns))
-        return pl.scan_parquet(paths, schema=dict(columns), missing_columns="insert")
+    def _void(self, manifest: Manifest) -> VoidIds:
+        """The rows that do not count; the files that say so are read once."""
+        key = tuple(part.removed.path for part in manifest.parts if part.removed is not None)
+        if self._void_read[0] != key:
+            self._void_read = (key, void_ids(self.path, manifest))
+        return self._void_read[1]
 
     def _scan_trajectories(self, manifest: Manifest, parts: Sequence[Part], *, content: bool) -> pl.LazyFrame:
-        frame = self._scan([part.trajectories for part in parts], encoding.TRAJECTORY_COLUMNS)
+        frame = scan(self.path, parts, "trajectories", encoding.TRAJECTORY_COLUMNS, self._void(manifest))
         shown = {**encoding.SCALAR_COLUMNS, **(encoding.CONTENT_COLUMNS if content else {})}
         frame = upgraded(frame.select(*shown), shown)
         for name, column in _JOINED.items():

@@ -1,69 +1,35 @@
-"""Writing to a store: parts are prepared in memory, written under temporary names and published by the manifest.
-
-One commit does three things in this order: the part's files are renamed into place, the index learns of them,
-and the manifest names them. A process killed anywhere in between leaves files that no manifest lists and index
-rows that no part backs; the next writer removes both before it starts.
-"""
+"""The one writer of a store: trajectories, refused records, feedback, and pieces with what they are assembled to."""
 
 from __future__ import annotations
 
-import base64
 import logging
-import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-import msgspec
-import polars as pl
 
 from offline_arl.errors import DataError, UsageError
-from offline_arl.trajectories import encoding, files
+from offline_arl.trajectories import assembly, encoding, files
+from offline_arl.trajectories.duplicates import DUPLICATES
 from offline_arl.trajectories.encoding import EncodedTrajectory
-from offline_arl.trajectories.files import Counts, Manifest, Part
+from offline_arl.trajectories.feedback import feedback_row
 from offline_arl.trajectories.index import FILE as INDEX_FILE
-from offline_arl.trajectories.index import IndexRows, StoreIndex
-from offline_arl.trajectories.schema import Trajectory
-from offline_arl.trajectories.step_table import StepRow
+from offline_arl.trajectories.pieces import PendingGroup
+from offline_arl.trajectories.quarantine import RefusedRecord
+from offline_arl.trajectories.rebuild import open_index
+from offline_arl.trajectories.record_states import REFUSED, STATES, USED, RecordState
+from offline_arl.trajectories.schema import Feedback, Trajectory
+from offline_arl.trajectories.session import WriteSession
+
+__all__ = ["DUPLICATES", "RefusedRecord", "StoreWriter"]
 
 logger = logging.getLogger(__name__)
-
-DUPLICATES = "duplicates"
-
-
-class RefusedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of a quarantine file: a record that did not become a trajectory, raw, with the reason.
-
-    `raw` is the record's text; bytes that are not UTF-8 are kept in `raw_base64` instead. `key` (hexadecimal)
-    identifies the record by position and content.
-    """
-
-    file: str
-    record: int | None
-    line: int | None
-    format: str | None
-    reason: str
-    key: str
-    raw: str | None = None
-    raw_base64: str | None = None
-
-    @classmethod
-    def of(
-        cls, raw: bytes, *, file: str, record: int | None, line: int | None, format: str | None, reason: str, key: bytes
-    ) -> RefusedRecord:
-        """Build one from raw bytes."""
-        try:
-            text, encoded = raw.decode(), None
-        except UnicodeDecodeError:
-            text, encoded = None, base64.b64encode(raw).decode()
-        return cls(file, record, line, format, reason, key.hex(), text, encoded)
 
 
 class StoreWriter:
     """The one writer of a store; use it as a context manager (`with store.writer() as writer`).
 
-    Trajectories become visible in commits of one immutable part. A part is committed when it reaches
+    What is added becomes visible in commits of one immutable part. A part is committed when it reaches
     `max_part_bytes` of JSON or `max_part_trajectories`, on `commit()`, and at the end of the `with` block; when
     the block ends by an exception, what was added since the last commit is discarded.
     """
@@ -73,9 +39,8 @@ class StoreWriter:
         self._max_part_bytes = max_part_bytes
         self._max_part_trajectories = max_part_trajectories
         self._stack = ExitStack()
-        self._manifest: Manifest | None = None
-        self._index: StoreIndex | None = None
-        self._clear()
+        self._open: tuple[WriteSession, assembly.PieceIntake] | None = None
+        self._renamed: tuple[bytes | None, dict[str, str]] = (None, {})
 
     def __enter__(self) -> StoreWriter:
         with ExitStack() as stack:
@@ -86,9 +51,11 @@ class StoreWriter:
             for name in files.remove_unlisted(self._root, manifest):
                 logger.info("%s: removed %s, which no commit lists", self._root, name)
             with files.told_writing(self._root / INDEX_FILE):
-                self._index = _open_index(self._root, manifest)
-            stack.callback(self._index.close)
-            self._manifest = manifest
+                index = open_index(self._root, manifest)
+            stack.callback(index.close)
+            session = WriteSession(self._root, manifest, index)
+            stack.callback(session.close)
+            self._open = (session, assembly.PieceIntake(session))
             self._stack = stack.pop_all()
         return self
 
@@ -99,8 +66,7 @@ class StoreWriter:
             if kind is None:
                 self.commit()
         finally:
-            self._clear()
-            self._manifest = None
+            self._open = None
             self._stack.close()
 
     def add(self, trajectory: Trajectory) -> bool:
@@ -110,7 +76,7 @@ class StoreWriter:
             DataError: The trajectory is invalid, or its id is taken by one with other content.
         """
         encoded = encoding.encode_trajectory(trajectory)
-        known = self._content_of(encoded.trajectory_id)
+        known = self._session.content_of(encoded.trajectory_id)
         if known is None:
             self.add_encoded(encoded)
             self.commit_if_full()
@@ -126,168 +92,160 @@ class StoreWriter:
 
         Args:
             encoded: From `encoding.encode_trajectory`.
-            record_key: Identity of the log record it came from (position and content), for `record_refused`.
+            record_key: Identity of the log record it came from (position and content), for `record_state`.
 
         Where the id is taken (two files of the same name hold the same record at the same position), the
-        trajectory is stored under an id made from both.
+        trajectory is stored under an id made from both, and what comes after it from the same record refers to it
+        by the new id.
         """
-        while self._content_of(encoded.trajectory_id) is not None:
-            encoded = encoded.renamed(encoding.blob_id(f"{encoded.trajectory_id}/{(record_key or b'').hex()}")[:20])
-        name, content = encoded.trajectory_id, encoded.content_key
-        original = self._pending_index.contents.get(content) or self._opened_index().first_with(content)
-        if original is None:
-            self._pending_index.contents[content] = name
-        else:
-            self._duplicates.append((name, original))
-        self._pending_index.trajectories[name] = content
-        if record_key is not None:
-            self._pending_index.records[record_key] = False
-        self._rows.append((*encoded.values, record_key, content))
-        self._steps.extend(encoded.steps)
-        self._blobs.update(encoded.blobs)
-        self._bytes += encoded.size
-        if self._bytes >= self._max_part_bytes or len(self._rows) >= self._max_part_trajectories:
-            self._part_is_full = True
+        session = self._session
+        if record_key is None or record_key != self._renamed[0]:
+            self._renamed = (record_key, {})
+        name = session.free_id(encoded.trajectory_id, record_key or b"")
+        if name != encoded.trajectory_id:
+            self._renamed[1][encoded.trajectory_id] = name
+            encoded = encoded.renamed(name)
+        if self._renamed[1]:
+            encoded = encoded.with_references(self._renamed[1])
+        session.put(encoded, record_key=record_key)
         return name
+
+    def add_feedback(self, feedback: Iterable[Feedback], *, record_key: bytes | None = None) -> None:
+        """Add judgements that one record holds apart from what they judge; the record is used then."""
+        session = self._session
+        session.buffer.feedback.extend(feedback_row(item, group=None, record_key=record_key) for item in feedback)
+        if record_key is not None:
+            session.buffer.index.records[record_key] = USED
 
     def refuse(self, record: RefusedRecord) -> None:
         """Put a record into quarantine, once: the same record at the same position is kept once."""
         key = bytes.fromhex(record.key)
-        if self.record_refused(key):
-            return
-        line = msgspec.json.encode(record)
-        self._pending_index.records[key] = True
-        self._refused.append(line)
-        self._bytes += len(line)
-        self._part_is_full = self._part_is_full or self._bytes >= self._max_part_bytes
+        if not self.record_refused(key):
+            self._session.quarantine(record)
+            self._session.buffer.index.records[key] = REFUSED
+
+    def add_piece(
+        self,
+        *,
+        format: str,
+        key: str | None,
+        scope: str,
+        record_key: bytes,
+        label: str,
+        file: str,
+        position: int,
+        line: int | None,
+        sha256: str,
+        payload: bytes,
+    ) -> bool:
+        """Add what one record contributes to a group that is assembled later.
+
+        All pieces of a record are added one after another, with no commit in between. Pieces of a record that has
+        some in the store already are not added again; where its group refused it, the group counts as dirty.
+
+        Args:
+            format: Name of the log format.
+            key: Name of the group within the format; None: the file in `scope`.
+            scope: Real path of the file. The file keeps the label and the name by which it was read first.
+            record_key: Identity of the record (position and content).
+            label: The file's path relative to the source that was named.
+            file: The file's path as it was given.
+            position: 0-based position of the record in the file.
+            line: 1-based line, where the file has one record a line.
+            sha256: Of the raw record, hexadecimal.
+            payload: What the assembly gets back.
+
+        Returns:
+            Whether it was added.
+        """
+        return self._intake.add(
+            format=format,
+            key=key,
+            scope=scope,
+            record_key=record_key,
+            label=label,
+            file=file,
+            position=position,
+            line=line,
+            sha256=sha256,
+            payload=payload,
+        )
+
+    def dirty_groups(self) -> Iterator[list[PendingGroup]]:
+        """Commit, and yield the groups that got pieces since they were last assembled, with all their pieces.
+
+        They come in the order in which they were first seen, in batches of at most 32 MiB of payload (a larger
+        group alone). Finish each with `finish_group`; commits in between do no harm.
+        """
+        self.commit()
+        yield from assembly.pending_groups(self._session)
+
+    def finish_group(
+        self,
+        group: PendingGroup,
+        trajectories: Sequence[EncodedTrajectory],
+        feedback: Sequence[Feedback],
+        fates: Iterable[tuple[bytes, RecordState, str]],
+    ) -> list[str]:
+        """Take in what a group became, in place of what it became before.
+
+        Trajectories that the earlier assembly made and this one does not are removed, those that changed are
+        replaced, and nothing is written for those that did not. Refused records go to quarantine. All of it becomes
+        visible with one commit; until then the group stays dirty.
+
+        Args:
+            group: From `dirty_groups`.
+            trajectories: All of them. One whose id another group or record has taken gets a new one, the same at
+                every assembly, also where others of the group refer to it.
+            feedback: All of it.
+            fates: Record key, what became of the record ("used", "refused", "set_apart" or "duplicate"), and why.
+
+        Returns:
+            The ids of the trajectories in the store.
+        """
+        return assembly.finish_group(self._session, group, trajectories, feedback, fates)
+
+    def record_state(self, key: bytes) -> RecordState | None:
+        """What became of this log record; None where it was never seen.
+
+        A record with pieces in several groups is used if one of them used it, else refused, set apart or a
+        duplicate; it is pending until one of them is assembled.
+        """
+        entry = self._session.record(key)
+        return None if entry is None else STATES[entry.state]
 
     def record_refused(self, key: bytes) -> bool | None:
-        """None: this log record was never seen. Otherwise whether it was refused (False: it is in the store)."""
-        pending = self._pending_index.records.get(key)
-        return self._opened_index().record_refused(key) if pending is None else pending
+        """None: this log record was never seen. Otherwise whether it was refused."""
+        state = self.record_state(key)
+        return None if state is None else state == "refused"
 
     @property
     def knows_records(self) -> bool:
         """Whether the store held anything when the writer was opened; where not, nothing need be looked up."""
-        return not self._opened_index().empty
+        return not self._session.index.empty
 
     def commit_if_full(self) -> None:
         """Commit when the part in memory has reached its size; call it between log records."""
-        if self._part_is_full:
+        self._intake.end_record()
+        buffer = self._session.buffer
+        if buffer.bytes >= self._max_part_bytes or len(buffer.rows) >= self._max_part_trajectories:
             self.commit()
 
     def commit(self) -> None:
         """Publish what was added since the last commit; nothing happens if nothing was."""
-        if not self._rows and not self._refused:
-            return
-        manifest, index = self._opened_manifest(), self._opened_index()
-        number = manifest.next_number
-        part = self._write_part(number)
-        side_tables = dict(manifest.side_tables)
-        if self._duplicates:
-            frame = pl.DataFrame(
-                self._duplicates, schema={"trajectory_id": pl.String(), "duplicate_of": pl.String()}, orient="row"
-            )
-            entry = write_parquet(self._root, f"side_tables/{DUPLICATES}/{number:06}.parquet", frame)
-            side_tables[DUPLICATES] = [*side_tables.get(DUPLICATES, []), entry]
-        with files.told_writing(self._root / INDEX_FILE):
-            index.add([(number, self._pending_index)])
-        counts = Counts(
-            trajectories=manifest.counts.trajectories + len(self._rows),
-            steps=manifest.counts.steps + len(self._steps),
-            quarantined=manifest.counts.quarantined + len(self._refused),
-        )
-        self._manifest = msgspec.structs.replace(
-            manifest,
-            next_number=number + 1,
-            counts=counts,
-            parts=[*manifest.parts, part],
-            side_tables=side_tables,
-        )
-        files.write_manifest(self._root, self._manifest)
-        self._clear()
+        self._intake.end_record()
+        self._session.commit()
+        self._intake.end_part()
 
-    def _write_part(self, number: int) -> Part:
-        name = f"{number:06}"
-        trajectories = steps = blobs = quarantine = None
-        if self._rows:
-            frame = encoding.table(self._rows, encoding.TRAJECTORY_COLUMNS)
-            trajectories = write_parquet(self._root, f"trajectories/{name}.parquet", frame)
-            frame = encoding.table(self._steps, encoding.STEP_COLUMNS)
-            steps = write_parquet(self._root, f"steps/{name}.parquet", frame)
-            rows = [(key, kind, text) for key, (kind, text) in sorted(self._blobs.items())]
-            blobs = write_parquet(self._root, f"blobs/{name}.parquet", encoding.table(rows, encoding.BLOB_COLUMNS))
-        if self._refused:
-            path = self._root / "quarantine" / f"{name}.jsonl"
-            text = b"".join(line + b"\n" for line in self._refused)
-            files.write_atomically(path, lambda temporary: temporary.write_bytes(text))
-            quarantine = files.describe_file(self._root, path, len(self._refused))
-        return Part(number, trajectories, steps, blobs, quarantine)
+    @property
+    def _session(self) -> WriteSession:
+        return self._opened()[0]
 
-    def _content_of(self, trajectory_id: str) -> bytes | None:
-        pending = self._pending_index.trajectories.get(trajectory_id)
-        return self._opened_index().content_of(trajectory_id) if pending is None else pending
+    @property
+    def _intake(self) -> assembly.PieceIntake:
+        return self._opened()[1]
 
-    def _clear(self) -> None:
-        self._rows: list[tuple[Any, ...]] = []
-        self._steps: list[StepRow] = []
-        self._blobs: dict[str, tuple[str, str]] = {}
-        self._refused: list[bytes] = []
-        self._duplicates: list[tuple[str, str]] = []
-        self._pending_index = IndexRows({}, {}, {})
-        self._bytes = 0
-        self._part_is_full = False
-
-    def _opened_manifest(self) -> Manifest:
-        if self._manifest is None:
+    def _opened(self) -> tuple[WriteSession, assembly.PieceIntake]:
+        if self._open is None:
             raise UsageError(f"{self._root}: the writer is not open; use it as `with store.writer() as writer`")
-        return self._manifest
-
-    def _opened_index(self) -> StoreIndex:
-        if self._index is None or self._manifest is None:
-            raise UsageError(f"{self._root}: the writer is not open; use it as `with store.writer() as writer`")
-        return self._index
-
-
-def write_parquet(root: Path, name: str, frame: pl.DataFrame) -> files.FileEntry:
-    """Write one Parquet file of a store atomically and describe it."""
-    path = root / name
-    files.write_atomically(
-        path, lambda temporary: frame.write_parquet(temporary, compression="zstd", compression_level=1)
-    )
-    return files.describe_file(root, path, frame.height)
-
-
-def _open_index(root: Path, manifest: Manifest) -> StoreIndex:
-    """Open the index and bring it level with the manifest; a missing or damaged one is rebuilt from the parts."""
-    try:
-        index = StoreIndex(root)
-    except sqlite3.OperationalError:
-        raise  # no room or no permission; the index itself may be sound
-    except sqlite3.DatabaseError:
-        logger.warning("%s: the index is damaged; it is rebuilt from the parts", root)
-        (root / INDEX_FILE).unlink()
-        index = StoreIndex(root)
-    last_published = manifest.parts[-1].number if manifest.parts else 0
-    if index.last_part > last_published:
-        index.forget_after(last_published)
-    elif index.last_part < last_published:
-        behind = [part for part in manifest.parts if part.number > index.last_part]
-        index.add((part.number, _index_rows(root, part)) for part in behind)
-    return index
-
-
-def _index_rows(root: Path, part: Part) -> IndexRows:
-    rows = IndexRows({}, {}, {})
-    if part.quarantine is not None:
-        with (root / part.quarantine.path).open("rb") as stream:
-            for line in stream:
-                rows.records[bytes.fromhex(msgspec.json.decode(line, type=RefusedRecord).key)] = True
-    if part.trajectories is not None:
-        frame = pl.read_parquet(root / part.trajectories.path, columns=["trajectory_id", "record_key", "content_key"])
-        for name, key, content in frame.select("trajectory_id", "record_key", "content_key").iter_rows():
-            rows.trajectories[name] = content
-            rows.contents.setdefault(content, name)
-            if key is not None:
-                rows.records[key] = False
-    return rows
+        return self._open

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 import offline_arl
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories import files
-from offline_arl.trajectories.files import Manifest
+from offline_arl.trajectories.files import Manifest, write_parquet
 from offline_arl.trajectories.schema import (
     Branch,
     Context,
@@ -33,7 +33,7 @@ from offline_arl.trajectories.schema import (
     tool_call,
 )
 from offline_arl.trajectories.store import Store
-from offline_arl.trajectories.writer import RefusedRecord, write_parquet
+from offline_arl.trajectories.writer import RefusedRecord
 
 TOOLS = json.dumps(
     [

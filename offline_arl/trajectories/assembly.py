@@ -1,0 +1,193 @@
+"""Groups of pieces in a store: taking pieces in, giving groups out, taking in what they became."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from offline_arl.trajectories import encoding
+from offline_arl.trajectories.encoding import EncodedTrajectory, storable
+from offline_arl.trajectories.feedback import feedback_digest, feedback_row
+from offline_arl.trajectories.index import AssemblyEntry, MadeTrajectory
+from offline_arl.trajectories.pieces import PendingGroup, batches, group_identity, read_groups
+from offline_arl.trajectories.quarantine import RefusedRecord
+from offline_arl.trajectories.record_states import RANK, RecordState, after_assembly, after_pieces
+from offline_arl.trajectories.schema import Feedback
+from offline_arl.trajectories.session import WriteSession
+
+# Group numbers that are kept at hand from one part to the next, so that a long session needs no look-ups.
+_NUMBERS_KEPT = 100_000
+
+
+class PieceIntake:
+    """Takes pieces into the part in the making."""
+
+    def __init__(self, session: WriteSession) -> None:
+        self._session = session
+        self._numbers: dict[tuple[str, str | None, str], tuple[int, bytes]] = {}
+        self._last_number = session.index.last_group
+        self._record: bytes | None = None  # whose pieces are coming in
+        self._record_groups: set[int] = set()
+        self._fragments = 0
+
+    def add(
+        self,
+        *,
+        format: str,
+        key: str | None,
+        scope: str,
+        record_key: bytes,
+        label: str,
+        file: str,
+        position: int,
+        line: int | None,
+        sha256: str,
+        payload: bytes,
+    ) -> bool:
+        """Add one piece; see `StoreWriter.add_piece`."""
+        session = self._session
+        number, group_id = self._group(format, key, scope)
+        if record_key != self._record:
+            known = session.record(record_key)
+            if known is not None and (known.groups > 0 or known.state != RANK["refused"]):
+                if known.state == RANK["refused"]:
+                    session.index.retry(number)
+                return False
+            self._record, self._record_groups, self._fragments = record_key, set(), 0
+        buffer = session.buffer
+        self._record_groups.add(number)
+        buffer.index.records[record_key] = after_pieces(session.record(record_key), len(self._record_groups))
+        buffer.index.groups.setdefault(number, group_id)
+        buffer.index.piece_bytes[number] = buffer.index.piece_bytes.get(number, 0) + len(payload)
+        place = (storable(label), storable(file), position, line, sha256, payload)
+        text_key = None if key is None else storable(key)
+        buffer.pieces.append((number, group_id, format, text_key, storable(scope), record_key, self._fragments, *place))
+        buffer.bytes += len(payload)
+        self._fragments += 1
+        return True
+
+    def end_record(self) -> None:
+        """No more pieces of the last record will come: from now on it is one that is known."""
+        self._record = None
+
+    def end_part(self) -> None:
+        """The part was committed: groups can be looked up in the index."""
+        if len(self._numbers) >= _NUMBERS_KEPT:
+            self._numbers.clear()
+
+    def _group(self, format: str, key: str | None, scope: str) -> tuple[int, bytes]:
+        name = (format, key, scope if key is None else "")
+        known = self._numbers.get(name)
+        if known is None:
+            group_id = group_identity(*name)
+            number = self._session.index.group_number(group_id)
+            known = (self._new_number() if number is None else number, group_id)
+            self._numbers[name] = known
+        return known
+
+    def _new_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+
+def pending_groups(session: WriteSession) -> Iterator[list[PendingGroup]]:
+    """Batches of groups that got pieces since they were last assembled; see `StoreWriter.dirty_groups`."""
+    for numbers in batches(session.index):
+        groups = read_groups(session.root, session.manifest, session.index, numbers)
+        if groups:
+            yield groups
+
+
+def finish_group(
+    session: WriteSession,
+    group: PendingGroup,
+    trajectories: Sequence[EncodedTrajectory],
+    feedback: Sequence[Feedback],
+    fates: Iterable[tuple[bytes, RecordState, str]],
+) -> list[str]:
+    """Take in what a group became; see `StoreWriter.finish_group`."""
+    if group.number in session.buffer.index.assembled:
+        session.commit()
+    rows = [feedback_row(item, group=group.number, record_key=None) for item in feedback]
+    earlier = session.index.assembly(group.number)
+    made = _take_trajectories(session, group, trajectories, earlier.trajectories)
+    feedback_part, digest = earlier.feedback_part, feedback_digest(rows)
+    if digest != earlier.feedback:
+        if earlier.feedback_part:
+            session.buffer.removed.append((None, group.number, earlier.feedback_part))
+        session.buffer.feedback.extend(rows)
+        feedback_part = session.manifest.next_number if rows else 0
+    entry = AssemblyEntry(group.seen_part, made, feedback_part, digest)
+    changed = _take_fates(session, group, fates)
+    if changed or entry != earlier:
+        session.buffer.index.assembled[group.number] = entry
+    session.index.settle(group.number)
+    return [item.id for item in made.values()]
+
+
+def _take_trajectories(
+    session: WriteSession,
+    group: PendingGroup,
+    trajectories: Sequence[EncodedTrajectory],
+    earlier: dict[str, MadeTrajectory],
+) -> dict[str, MadeTrajectory]:
+    ids: dict[str, str] = {}
+    named: list[tuple[str, EncodedTrajectory]] = []
+    for encoded in trajectories:
+        name = encoded.trajectory_id
+        while name in ids:  # an adapter that gives one id twice
+            name = encoding.blob_id(f"{name}/again")[:20]
+        known = earlier.get(name)
+        ids[name] = session.free_id(name, group.group_id) if known is None else known.id
+        named.append((name, encoded))
+    made: dict[str, MadeTrajectory] = {}
+    moved = {name: id for name, id in ids.items() if name != id}
+    for name, encoded in named:
+        if encoded.trajectory_id != ids[name]:
+            encoded = encoded.renamed(ids[name])
+        if moved:
+            encoded = encoded.with_references(moved)
+        made[name] = MadeTrajectory(encoded.trajectory_id, encoded.digest())
+        known = earlier.get(name)
+        if known == made[name]:
+            continue
+        if known is not None:
+            session.remove(known.id)
+        session.put(encoded, record_key=None)
+    for name, gone in earlier.items():
+        if name not in made:
+            session.remove(gone.id)
+    return made
+
+
+def _take_fates(session: WriteSession, group: PendingGroup, fates: Iterable[tuple[bytes, RecordState, str]]) -> bool:
+    combined: dict[bytes, tuple[RecordState, str]] = {}
+    for key, state, reason in fates:
+        if key not in combined or RANK[state] > RANK[combined[key][0]]:
+            combined[key] = (state, reason)
+    changed = False
+    pieces: dict[bytes, Any] | None = None
+    for key, (state, reason) in combined.items():
+        known = session.record(key)
+        entry = after_assembly(known, state)
+        if entry == known:
+            continue
+        changed = True
+        session.buffer.index.records[key] = entry
+        session.buffer.fates.append((group.number, key, state, reason or None))
+        if state == "refused" and (known is None or known.state != RANK["refused"]):
+            if pieces is None:
+                pieces = {piece.record_key: piece for piece in reversed(group.pieces)}
+            piece = pieces[key]
+            session.quarantine(
+                RefusedRecord.of(
+                    piece.payload,
+                    file=piece.file,
+                    record=piece.position,
+                    line=piece.line,
+                    format=group.format,
+                    reason=reason,
+                    key=key,
+                )
+            )
+    return changed

@@ -1,0 +1,112 @@
+"""One part in the making: what a writer holds in memory between two commits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from offline_arl.trajectories import encoding, files
+from offline_arl.trajectories.feedback import FEEDBACK_COLUMNS
+from offline_arl.trajectories.files import FileEntry, Part
+from offline_arl.trajectories.index import AssemblyEntry, IndexRows, MadeTrajectory
+from offline_arl.trajectories.pieces import write_pieces
+from offline_arl.trajectories.step_table import StepRow
+
+ASSEMBLY_COLUMNS: dict[str, pl.DataType] = {
+    "group": pl.Int64(),
+    "seen_part": pl.Int64(),
+    "trajectories": pl.String(),  # JSON: [[id that the adapter gave, id in the store, digest], ...]
+    "feedback_part": pl.Int64(),
+    "feedback": pl.Binary(),
+}
+FATE_COLUMNS: dict[str, pl.DataType] = {
+    "group": pl.Int64(),
+    "record_key": pl.Binary(),
+    "state": pl.String(),
+    "reason": pl.String(),
+}
+REMOVED_COLUMNS: dict[str, pl.DataType] = {"trajectory_id": pl.String(), "group": pl.Int64(), "part": pl.Int64()}
+
+
+@dataclass
+class PartBuffer:
+    """Rows of the next part, and what the index will learn of them."""
+
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    steps: list[StepRow] = field(default_factory=list)
+    blobs: dict[str, tuple[str, str]] = field(default_factory=dict)
+    refused: list[bytes] = field(default_factory=list)
+    pieces: list[tuple[Any, ...]] = field(default_factory=list)
+    fates: list[tuple[int, bytes, str, str | None]] = field(default_factory=list)
+    feedback: list[tuple[Any, ...]] = field(default_factory=list)
+    # Void rows: (trajectory id, None, part) or, for the feedback of a group, (None, group number, part).
+    removed: list[tuple[str | None, int | None, int]] = field(default_factory=list)
+    index: IndexRows = field(default_factory=IndexRows)
+    bytes: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to commit."""
+        assembled = self.index.assembled or self.fates or self.removed
+        return not (self.rows or self.refused or self.pieces or self.feedback or assembled)
+
+    def write(self, root: Path, number: int) -> Part:
+        """Write the files of the part."""
+        name = f"{number:06}"
+        written: dict[str, FileEntry] = {}
+
+        def write(folder: str, frame: pl.DataFrame) -> None:
+            written[folder] = files.write_parquet(root, f"{folder}/{name}.parquet", frame)
+
+        if self.rows:
+            write("trajectories", encoding.table(self.rows, encoding.TRAJECTORY_COLUMNS))
+            write("steps", encoding.table(self.steps, encoding.STEP_COLUMNS))
+            blobs = [(key, kind, text) for key, (kind, text) in sorted(self.blobs.items())]
+            write("blobs", encoding.table(blobs, encoding.BLOB_COLUMNS))
+        if self.refused:
+            path = root / "quarantine" / f"{name}.jsonl"
+            text = b"".join(line + b"\n" for line in self.refused)
+            files.write_atomically(path, lambda temporary: temporary.write_bytes(text))
+            written["quarantine"] = files.describe_file(root, path, len(self.refused))
+        if self.pieces:
+            written["pieces"] = write_pieces(root, f"pieces/{name}.parquet", self.pieces)
+        if self.index.assembled:
+            rows = [assembly_row(group, entry) for group, entry in self.index.assembled.items()]
+            write("assemblies", encoding.table(rows, ASSEMBLY_COLUMNS))
+        if self.fates:
+            write("fates", encoding.table(self.fates, FATE_COLUMNS))
+        if self.feedback:
+            write("feedback", encoding.table(self.feedback, FEEDBACK_COLUMNS))
+        if self.removed:
+            write("removed", encoding.table(self.removed, REMOVED_COLUMNS))
+        return Part(number, **written)
+
+
+def assembly_row(group: int, entry: AssemblyEntry) -> tuple[Any, ...]:
+    """The row of an assembly in a part."""
+    made = [(name, id, digest.hex()) for name, (id, digest) in entry.trajectories.items()]
+    return (group, entry.seen_part, msgspec.json.encode(made).decode(), entry.feedback_part, entry.feedback)
+
+
+_made_decoder = msgspec.json.Decoder(list[tuple[str, str, str]])
+
+
+def assembly_entry(row: tuple[Any, ...]) -> tuple[int, AssemblyEntry]:
+    """The group and the assembly of a row; the inverse of `assembly_row`."""
+    group, seen_part, trajectories, feedback_part, feedback = row
+    made = {name: MadeTrajectory(id, bytes.fromhex(digest)) for name, id, digest in _made_decoder.decode(trajectories)}
+    return group, AssemblyEntry(seen_part, made, feedback_part, feedback)
+
+
+def void_rows(root: Path, entries: list[FileEntry]) -> pl.DataFrame:
+    """All rows of `removed` files, which say what is void in which part."""
+    frames = []
+    for entry in entries:
+        path = files.whole_file(root, entry)
+        with files.told_reading(path):
+            frames.append(pl.read_parquet(path, columns=list(REMOVED_COLUMNS)))
+    return pl.concat(frames) if frames else pl.DataFrame(schema=REMOVED_COLUMNS)

@@ -1,0 +1,183 @@
+"""What a writer does to a store between two commits, and the commit.
+
+One commit does three things in this order: the part's files are renamed into place, the manifest names them, and
+the index learns of them. A process killed anywhere in between leaves files that no manifest lists, which the next
+writer removes, or an index that is behind the manifest, which it brings up to date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from offline_arl.trajectories import encoding, files
+from offline_arl.trajectories.duplicates import DUPLICATE_COLUMNS, DUPLICATES, DuplicateTable
+from offline_arl.trajectories.encoding import EncodedTrajectory
+from offline_arl.trajectories.files import Counts, FileEntry, Manifest
+from offline_arl.trajectories.index import FILE as INDEX_FILE
+from offline_arl.trajectories.index import StoreIndex
+from offline_arl.trajectories.parts import PartBuffer
+from offline_arl.trajectories.quarantine import RefusedRecord
+from offline_arl.trajectories.record_states import USED, RecordEntry
+
+
+class WriteSession:
+    """The open store of the one writer: its manifest, its index, and the part in the making.
+
+    Questions are answered as if what is in the making were committed already.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest, index: StoreIndex) -> None:
+        self.root = root
+        self.manifest = manifest
+        self.index = index
+        self.buffer = PartBuffer()
+        self._copies: DuplicateTable | None = None
+        self._new_copies: list[tuple[str, str]] = []
+
+    def record(self, key: bytes) -> RecordEntry | None:
+        """What is known of a log record, or None where it was never seen."""
+        return self.buffer.index.records.get(key) or self.index.record(key)
+
+    def content_of(self, trajectory_id: str) -> bytes | None:
+        """The content key of the trajectory with this id, or None."""
+        rows = self.buffer.index
+        content = rows.trajectories.get(trajectory_id)
+        if content is not None or trajectory_id in rows.removed:
+            return content
+        return self.index.content_of(trajectory_id)
+
+    def free_id(self, trajectory_id: str, owner: bytes) -> str:
+        """This id, or where it is taken one made from it and its owner (two files of one name hold the same)."""
+        while self.content_of(trajectory_id) is not None:
+            trajectory_id = encoding.blob_id(f"{trajectory_id}/{owner.hex()}")[:20]
+        return trajectory_id
+
+    def put(self, encoded: EncodedTrajectory, *, record_key: bytes | None) -> None:
+        """Add a trajectory whose id is free."""
+        buffer, name, content = self.buffer, encoded.trajectory_id, encoded.content_key
+        original = self._first_with(content)
+        if original is None:
+            buffer.index.contents[content] = name
+        else:
+            self._new_copies.append((name, original))
+            if self._copies is not None:
+                self._copies.add(name, original)
+        buffer.index.trajectories[name] = content
+        if record_key is not None:
+            buffer.index.records[record_key] = USED
+        buffer.rows.append((*encoded.values, record_key, content))
+        buffer.steps.extend(encoded.steps)
+        buffer.blobs.update(encoded.blobs)
+        buffer.bytes += encoded.size
+
+    def remove(self, trajectory_id: str) -> None:
+        """Make the committed row of a trajectory void; its id is free then."""
+        rows = self.buffer.index
+        part, content = self.index.part_of(trajectory_id), self.index.content_of(trajectory_id)
+        if part is None or content is None or trajectory_id in rows.removed:
+            return
+        was_first = self._first_with(content) == trajectory_id
+        self.buffer.removed.append((trajectory_id, None, part))
+        rows.removed.add(trajectory_id)
+        heir = self._copy_table().remove(trajectory_id)
+        if was_first:
+            rows.released.add(content)
+            rows.contents.pop(content, None)
+            if heir is not None:
+                rows.contents[content] = heir
+
+    def quarantine(self, record: RefusedRecord) -> None:
+        """Keep a refused record."""
+        line = msgspec.json.encode(record)
+        self.buffer.refused.append(line)
+        self.buffer.bytes += len(line)
+
+    def commit(self) -> None:
+        """Publish what was added since the last commit; nothing happens if nothing was."""
+        buffer, manifest = self.buffer, self.manifest
+        if buffer.is_empty:
+            return
+        number = manifest.next_number
+        part = buffer.write(self.root, number)
+        side_tables = dict(manifest.side_tables)
+        copies = self._write_copies(number, side_tables.get(DUPLICATES, []))
+        if copies:
+            side_tables[DUPLICATES] = copies
+        published = msgspec.structs.replace(
+            manifest,
+            next_number=number + 1,
+            counts=self._counts(),
+            parts=[*manifest.parts, part],
+            side_tables=side_tables,
+        )
+        with files.told_writing(self.root / INDEX_FILE):
+            self.index.begin()
+        try:
+            with files.told_writing(self.root / INDEX_FILE):
+                self.index.add(number, buffer.index)
+            files.write_manifest(self.root, published)
+        except BaseException:
+            self.index.rollback()
+            raise
+        self.manifest, self.buffer, self._new_copies = published, PartBuffer(), []
+        with files.told_writing(self.root / INDEX_FILE):
+            self.index.commit()
+
+    def close(self) -> None:
+        """Let go of temporary files; what was not committed is lost."""
+        if self._copies is not None:
+            self._copies.close()
+
+    def _first_with(self, content: bytes) -> str | None:
+        rows = self.buffer.index
+        first = rows.contents.get(content)
+        return self.index.first_with(content) if first is None and content not in rows.released else first
+
+    def _counts(self) -> Counts:
+        counts, buffer = self.manifest.counts, self.buffer
+        removed = [(name, part) for name, _, part in buffer.removed if name is not None]
+        return Counts(
+            trajectories=counts.trajectories + len(buffer.rows) - len(removed),
+            steps=counts.steps + len(buffer.steps) - self._steps_of(removed),
+            quarantined=counts.quarantined + len(buffer.refused),
+        )
+
+    def _steps_of(self, rows: list[tuple[str, int]]) -> int:
+        ids: dict[int, list[str]] = {}
+        for name, number in rows:
+            ids.setdefault(number, []).append(name)
+        total = 0
+        for part in self.manifest.parts:
+            if part.number in ids and part.trajectories is not None:
+                path = files.whole_file(self.root, part.trajectories)
+                chosen = pl.col("trajectory_id").is_in(ids[part.number])
+                with files.told_reading(path):
+                    total += pl.scan_parquet(path).filter(chosen).select(pl.col("n_steps").sum()).collect().item()
+        return total
+
+    def _copy_table(self) -> DuplicateTable:
+        if self._copies is None:
+            self._copies = DuplicateTable(self._known_copies())
+        return self._copies
+
+    def _known_copies(self) -> Iterator[tuple[str, str]]:
+        for entry in self.manifest.side_tables.get(DUPLICATES, []):
+            path = files.whole_file(self.root, entry)
+            with files.told_reading(path):
+                frame = pl.read_parquet(path)
+            yield from frame.select(*DUPLICATE_COLUMNS).iter_rows()
+        yield from self._new_copies
+
+    def _write_copies(self, number: int, present: list[FileEntry]) -> list[FileEntry]:
+        name = f"side_tables/{DUPLICATES}/{number:06}.parquet"
+        if self._copies is not None and self._copies.changed:
+            self._copies.changed = False
+            return [files.write_parquet(self.root, name, self._copies.frame())]
+        if not self._new_copies:
+            return present
+        frame = pl.DataFrame(self._new_copies, schema=DUPLICATE_COLUMNS, orient="row")
+        return [*present, files.write_parquet(self.root, name, frame)]
