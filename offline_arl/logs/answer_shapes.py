@@ -106,7 +106,7 @@ def _answer_of_list(values: list[Any], where: str, depth: int) -> Answer | None:
         return _chat_completion({"choices": values}, where)
     if all(map(is_koog_calls, values)):
         # One turn of the model; the provider's choices are never split into single calls.
-        return Answer([_merged(read_messages(values, where))], stop_reasons=[as_text(first.get("finish_reason"))])
+        return Answer([merged_turn(read_messages(values, where))], stop_reasons=[as_text(first.get("finish_reason"))])
     if all(map(is_message, values)):
         messages = read_messages(values, where)
         if len(messages) > 1 and all(message.role == "assistant" for message in messages):
@@ -120,7 +120,7 @@ def _answer_of_list(values: list[Any], where: str, depth: int) -> Answer | None:
     return Answer([msgspec.structs.replace(message, metadata={"content_was_json": True})])
 
 
-def _merged(messages: Sequence[Message]) -> Message:
+def merged_turn(messages: Sequence[Message]) -> Message:
     """One turn that was recorded in pieces, as one message."""
     parts = [part for message in messages for part in message.content or ()]
     return msgspec.structs.replace(
@@ -198,6 +198,22 @@ def _langchain(value: dict[str, Any], where: str) -> Answer | None:
     return _with_envelope(answer, {**rest, **output, "model": output.get("model_name")})
 
 
+def _gemini(value: dict[str, Any], where: str) -> Answer | None:
+    choices, reasons = [], []
+    for index, item in enumerate(value["candidates"]):
+        candidate = as_object(item)
+        content = {**as_object(candidate.get("content")), "role": "assistant"}
+        if not content.get("parts"):
+            # A candidate that was blocked, or whose call was malformed, has no parts.
+            choices.append(Message("assistant"))
+        else:
+            choices.append(read_messages([content], f"{where}.candidates[{index}].content")[-1])
+        reasons.append(as_text(candidate.get("finishReason", candidate.get("finish_reason"))))
+    rest = {key: item for key, item in value.items() if key not in ("candidates", "sdk_http_response")}
+    model = rest.pop("modelVersion", rest.pop("model_version", None))
+    return _with_envelope(Answer(choices, stop_reasons=reasons), {**rest, "model": model})
+
+
 def _ai_sdk(value: dict[str, Any], where: str) -> Answer:
     calls = as_list(decode_text(value.get("toolCalls")))
     reason = as_text(value.get("finishReason"))
@@ -253,6 +269,7 @@ def _is_anthropic(value: dict[str, Any]) -> bool:
 
 _READERS: tuple[tuple[Callable[[dict[str, Any]], bool], Callable[[dict[str, Any], str], Answer | None]], ...] = (
     (lambda value: isinstance(value.get("choices"), list) and bool(value["choices"]), _chat_completion),
+    (lambda value: isinstance(value.get("candidates"), list) and bool(value["candidates"]), _gemini),
     (lambda value: isinstance(value.get("generations"), list), _langchain),
     (_has_items, _responses),
     (_is_anthropic, _anthropic),

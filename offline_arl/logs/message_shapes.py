@@ -175,7 +175,7 @@ def is_message(value: object) -> bool:
     """Whether a value looks like a message of any shape."""
     if not isinstance(value, dict):
         return False
-    if isinstance(value.get("role"), (str, dict)):
+    if isinstance(value.get("role"), (str, dict)) or isinstance(value.get("parts"), list):
         return True
     if is_langchain_message(value) or value.get("event.name") == "gen_ai.choice":
         return True
