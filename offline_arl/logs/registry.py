@@ -45,7 +45,9 @@ def _rollout_stores() -> list[LogAdapter]:
 
 def _telemetry() -> list[LogAdapter]:
     """Spans: OTLP JSON with its conventions, Phoenix, MLflow."""
-    return []
+    from offline_arl.logs.spans_adapter import FlatSpansAdapter, OTLPAdapter
+
+    return [OTLPAdapter(), FlatSpansAdapter()]
 
 
 def _observability() -> list[LogAdapter]:
@@ -58,8 +60,9 @@ def _observability() -> list[LogAdapter]:
 def _provider_calls() -> list[LogAdapter]:
     """Requests and responses: OpenAI, Anthropic, Gemini, LiteLLM, Helicone, recorded HTTP cassettes."""
     from offline_arl.logs.cassettes import CassetteAdapter
+    from offline_arl.logs.litellm import LiteLLMAdapter
 
-    return [CassetteAdapter()]
+    return [CassetteAdapter(), LiteLLMAdapter()]
 
 
 def _training_sets() -> list[LogAdapter]:
