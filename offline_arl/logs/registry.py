@@ -25,9 +25,10 @@ def built_in_adapters() -> list[LogAdapter]:
 def _harness_sessions() -> list[LogAdapter]:
     """Session logs of agents: Claude Code, Codex, Gemini CLI, OpenHands, SWE-agent, ATIF, managed agents."""
     from offline_arl.logs.claude_code import ClaudeCodeAdapter
+    from offline_arl.logs.codex_exec import CodexExecAdapter
     from offline_arl.logs.codex_rollout import CodexRolloutAdapter
 
-    return [ClaudeCodeAdapter(), CodexRolloutAdapter()]
+    return [ClaudeCodeAdapter(), CodexRolloutAdapter(), CodexExecAdapter()]
 
 
 def _benchmarks() -> list[LogAdapter]:
@@ -40,7 +41,11 @@ def _benchmarks() -> list[LogAdapter]:
 
 def _rollout_stores() -> list[LogAdapter]:
     """Rollouts of RL libraries: NeMo Gym, verifiers, agent-lightning, ART, Minari."""
-    return []
+    from offline_arl.logs.nemo_gym import NeMoGymAdapter
+    from offline_arl.logs.verifiers_rollouts import VerifiersRolloutAdapter
+    from offline_arl.logs.verifiers_traces import VerifiersTraceAdapter
+
+    return [NeMoGymAdapter(), VerifiersTraceAdapter(), VerifiersRolloutAdapter()]
 
 
 def _telemetry() -> list[LogAdapter]:
