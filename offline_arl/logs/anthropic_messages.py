@@ -293,7 +293,7 @@ def _part(block: dict[str, Any]) -> ContentPart | None:
         signature = as_text(block.get("signature")) or None
         return ReasoningPart(text, signature, encrypted=not text and signature is not None)
     if kind == "redacted_thinking" and isinstance(data := block.get("data"), str):
-        return ReasoningPart(data, encrypted=True)
+        return ReasoningPart("", data, encrypted=True)
     source = block.get("source")
     if kind not in ("image", "document") or not isinstance(source, dict):
         return None

@@ -97,7 +97,7 @@ def test_every_kind_of_block_is_kept() -> None:
         "other_parts": [{"index": 3, "part": {"type": "hologram", "data": 1}}],
     }
     (answer,) = convert_messages([{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "eA=="}]}])
-    assert answer.content == [ReasoningPart("eA==", encrypted=True)]
+    assert answer.content == [ReasoningPart("", "eA==", encrypted=True)]
     assert answer.reasoning == ""
 
 
