@@ -163,6 +163,20 @@ class Store:
             if part.trajectories is not None:
                 yield from self._read_part(manifest, part, where)
 
+    def iter_frames(self, columns: Sequence[str], where: pl.Expr | None = None) -> Iterator[pl.DataFrame]:
+        """Yield columns of trajectories as they are stored, a frame a part, in the order of `iter_trajectories`.
+
+        Args:
+            columns: Columns of `Store.trajectories`, or of `encoding.CONTENT_COLUMNS`: JSON text, in which the
+                texts of system messages and the tools are left to the blobs.
+            where: Condition on the columns of `Store.trajectories`.
+        """
+        manifest = self.manifest
+        for part in manifest.parts:
+            if part.trajectories is not None:
+                frame = self._scan_trajectories(manifest, [part], content=True)
+                yield (frame if where is None else frame.filter(where)).select(*columns).collect()
+
     def get(self, trajectory_id: str) -> Trajectory:
         """The trajectory with this id.
 

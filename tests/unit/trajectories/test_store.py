@@ -176,6 +176,17 @@ def test_filter_uses_the_columns_of_the_table(store: Store) -> None:
     assert found == ["0", "2"]
 
 
+def test_frames_hold_what_was_asked_for_part_by_part(store: Store) -> None:
+    with store.writer(max_part_trajectories=2) as writer:
+        for number in range(3):
+            writer.add(make_trajectory(str(number), messages=[Message("user", [TextPart(f"Hi {number}")])]))
+    frames = store.iter_frames(["trajectory_id", "messages"], pl.col("trajectory_id") != "0")
+    assert [frame.rows() for frame in frames] == [
+        [("1", '[{"role":"user","content":[{"type":"text","text":"Hi 1"}]}]')],
+        [("2", '[{"role":"user","content":[{"type":"text","text":"Hi 2"}]}]')],
+    ]
+
+
 def test_parts_are_bounded_and_read_in_order(store: Store) -> None:
     with store.writer(max_part_trajectories=3) as writer:
         for number in range(8):
