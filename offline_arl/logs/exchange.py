@@ -15,14 +15,14 @@ import msgspec
 
 from offline_arl.logs import anthropic_messages, anthropic_stream
 from offline_arl.logs.adapter import Assembly, Fragment, Group, RecordRefusedError
-from offline_arl.logs.openai_calls import CallParts, chat_call, rest_of
+from offline_arl.logs.openai_calls import CallParts, chat_answer, chat_call, rest_of
 from offline_arl.logs.openai_messages import json_type
 from offline_arl.logs.openai_responses_calls import ResponseHistory, ResponseLink, response_call, with_history
 from offline_arl.logs.openai_stream import events_of, join_chunks, join_response_events
-from offline_arl.logs.stitch import ModelCall, conversation_key, stitch
+from offline_arl.logs.stitch import ModelCall, assembly_of, conversation_key
 from offline_arl.logs.times import iso_time
 from offline_arl.logs.values import as_object, as_text, json_text
-from offline_arl.trajectories.schema import Message, MessageError, Producer, Score
+from offline_arl.trajectories.schema import Message, MessageError, Producer, Score, Trajectory
 
 Interface = Literal["chat", "responses", "anthropic"]
 _PATHS: tuple[tuple[str, Interface], ...] = (
@@ -37,7 +37,8 @@ class Exchange(msgspec.Struct, frozen=True, omit_defaults=True):
     """One exchange: the bodies, and what the log says besides.
 
     `response` is the parsed body: an object, the text of a stream, a list of its chunks, or None where there was no
-    answer. `is_copy` says that a cache gave the answer: the model did not sample it anew.
+    answer. `is_copy` says that a cache gave the answer: the model did not sample it anew. `cut_marker` is what the
+    logger writes into a text of which it left out the middle.
     """
 
     interface: Interface
@@ -46,6 +47,7 @@ class Exchange(msgspec.Struct, frozen=True, omit_defaults=True):
     status: int | None = None  # of HTTP
     error: MessageError | None = None
     is_copy: bool = False
+    cut_marker: str | None = None
     call_id: str | None = None
     started_at: str | None = None
     ended_at: str | None = None
@@ -81,7 +83,7 @@ def interface_of(url: str, request: object, response: object) -> Interface | Non
         if path.endswith(ending):
             has_prompt = has_messages if interface != "responses" else has_input or _is_continued(request)
             return interface if has_prompt else None
-    named = _interface_of_response(response)
+    named = interface_of_response(response)
     if named == "responses":
         return named if has_input or _is_continued(request) else None
     if named is not None:
@@ -103,7 +105,8 @@ def _is_continued(request: dict[str, Any]) -> bool:
     return isinstance(request.get("previous_response_id"), str) or request.get("conversation") is not None
 
 
-def _interface_of_response(response: object) -> Interface | None:
+def interface_of_response(response: object) -> Interface | None:
+    """The interface that a response (an object, the text or the chunks of a stream) is certainly of."""
     if isinstance(response, list):
         response = response[0] if response else None
     if isinstance(response, str):
@@ -131,14 +134,18 @@ def _is_anthropic(request: dict[str, Any]) -> bool:
     return "system" in request or str(request.get("model")).startswith(("claude", "anthropic"))
 
 
-def fragment(exchange: Exchange) -> Fragment:
+def fragment(exchange: Exchange, *, by_trace: bool = True) -> Fragment:
     """What an exchange contributes to the conversation that it is part of.
+
+    Args:
+        exchange: The exchange.
+        by_trace: Whether calls of one conversation, if they have no session, have the same trace.
 
     Raises:
         RecordRefusedError: It cannot be read.
     """
     payload, converted = _checked(exchange)
-    return Fragment(_group_key(exchange, converted), payload)
+    return Fragment(_group_key(exchange, converted, by_trace), payload)
 
 
 def file_fragment(exchange: Exchange) -> Fragment:
@@ -155,15 +162,16 @@ def _checked(exchange: Exchange) -> tuple[bytes, _Converted]:
     return payload, _convert(_read(msgspec.json.decode(payload, type=Exchange)), ())
 
 
-def _group_key(exchange: Exchange, converted: _Converted) -> str | None:
+def _group_key(exchange: Exchange, converted: _Converted, by_trace: bool) -> str | None:
     """Session, trace or the start of the conversation.
 
     A response that is stored may be followed by a request that holds nothing but its id, so without other ids the
     calls of a user, or else of a file, have to stay together.
     """
-    for kind, value in (("session", exchange.session_id), ("trace", exchange.trace_id)):
-        if value is not None:
-            return f"{kind}\0{value}"
+    if exchange.session_id is not None:
+        return f"session\0{exchange.session_id}"
+    if exchange.trace_id is not None and by_trace:
+        return f"trace\0{exchange.trace_id}"
     link = converted.link
     if link is not None and link.conversation_id is not None:
         return f"conversation\0{link.conversation_id}"
@@ -175,32 +183,63 @@ def _group_key(exchange: Exchange, converted: _Converted) -> str | None:
 
 def assemble(group: Group) -> Assembly:
     """The trajectories of a group whose pieces are exchanges (`fragment` made them)."""
-    assembly = Assembly()
+    exchanges = [msgspec.json.decode(piece.payload, type=Exchange) for piece in group.pieces]
+    return assemble_exchanges([(exchange, (index,)) for index, exchange in enumerate(exchanges)], group)
+
+
+def assemble_exchanges(exchanges: Sequence[tuple[Exchange, tuple[int, ...]]], group: Group) -> Assembly:
+    """The trajectories of some exchanges, each with the pieces of the group that it was made from.
+
+    The bodies of the exchanges are taken apart. Choices of one request, and answers to one prompt that was asked
+    again, are one group of attempts.
+    """
+    refused: dict[int, str] = {}
     history = ResponseHistory()
-    read: list[tuple[int, _Read]] = []
-    for index, piece in enumerate(group.pieces):
+    read: list[tuple[tuple[int, ...], _Read]] = []
+    for exchange, pieces in exchanges:
         try:
-            item = _read(msgspec.json.decode(piece.payload, type=Exchange))
+            item = _read(exchange)
         except RecordRefusedError as error:
-            assembly.refused[index] = str(error)
+            refused.update(dict.fromkeys(pieces, str(error)))
             continue
-        if item.exchange.interface == "responses":
+        if exchange.interface == "responses":
             history.learn(item.response)
-        read.append((index, item))
+        read.append((pieces, item))
     converted: list[_Converted] = []
-    for index, item in read:
+    for pieces, item in read:
         if item.exchange.interface == "responses":
             history.resolve(item.exchange.request)
         try:
-            converted.append(_convert(item, (index,)))
+            converted.append(_convert(item, pieces))
         except RecordRefusedError as error:
-            assembly.refused[index] = str(error)
+            refused.update(dict.fromkeys(pieces, str(error)))
     calls = with_history([item.call for item in converted], [item.link for item in converted])
-    stitched = stitch(calls, group)
-    assembly.trajectories.extend(stitched.trajectories)
-    for number, reason in stitched.set_apart.items():
-        assembly.set_apart.update(dict.fromkeys(calls[number].pieces, reason))
+    assembly = assembly_of(calls, group)
+    assembly.trajectories = _grouped(assembly.trajectories)
+    assembly.refused.update(refused)
     return assembly
+
+
+def _grouped(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Give attempts at one prompt the id of the first of them as their group."""
+    origins = {
+        trajectory.trajectory_id: trajectory.branch.trajectory_id
+        for trajectory in trajectories
+        if trajectory.branch is not None and trajectory.metadata.get("relation") in ("choice", "regenerated")
+    }
+    roots: dict[str, str] = {}
+    for name in origins:
+        root, seen = name, {name}
+        while root in origins and origins[root] not in seen:
+            root = origins[root]
+            seen.add(root)
+        roots[name] = roots[root] = root
+    return [
+        trajectory
+        if trajectory.trajectory_id not in roots or trajectory.group_id is not None
+        else msgspec.structs.replace(trajectory, group_id=roots[trajectory.trajectory_id])
+        for trajectory in trajectories
+    ]
 
 
 def _read(exchange: Exchange) -> _Read:
@@ -208,8 +247,7 @@ def _read(exchange: Exchange) -> _Read:
     response = exchange.response
     if isinstance(response, (str, list)) and response:
         if isinstance(response, str) and not _is_stream(response):
-            # Not of the interface: a proxy's page of HTML, or the text of an error.
-            return _Read(exchange, {"error": {"type": _status_type(exchange), "message": response}})
+            return _Read(exchange, _of_text(exchange, response))
         if exchange.interface == "chat":
             return _Read(exchange, join_chunks(events_of(response)))
         if exchange.interface == "responses":
@@ -219,7 +257,17 @@ def _read(exchange: Exchange) -> _Read:
         return _Read(exchange, {})
     if not isinstance(response, dict):
         raise RecordRefusedError(f"response: expected an object or a stream, got {json_type(response)}")
+    if exchange.interface == "chat" and response.get("role") == "assistant":
+        return _Read(exchange, {"choices": [{"message": response}]})
     return _Read(exchange, response)
+
+
+def _of_text(exchange: Exchange, text: str) -> dict[str, Any]:
+    """The response that is only a text: an answer, where the logger kept nothing else, or a proxy's error page."""
+    is_answer = (exchange.status is None or exchange.status < 400) and not text.lstrip().startswith("<!")
+    if is_answer and exchange.interface == "chat":
+        return {"choices": [{"message": {"role": "assistant", "content": text}}]}
+    return {"error": {"type": _status_type(exchange), "message": text}}
 
 
 def _is_stream(text: str) -> bool:
@@ -243,11 +291,14 @@ def _convert(item: _Read, pieces: tuple[int, ...]) -> _Converted:
     error = exchange.error or parts.error
     if error is None and exchange.status is not None and exchange.status >= 400:
         error = MessageError(_status_type(exchange))
-    choices = parts.choices
+    messages, choices = parts.messages, parts.choices
     if exchange.is_copy:
         choices = [msgspec.structs.replace(choice, producer=Producer("copy", parts.model)) for choice in choices]
+    if exchange.cut_marker is not None:
+        messages = [_marked(message, exchange.cut_marker) for message in messages]
+        choices = [_marked(choice, exchange.cut_marker) for choice in choices]
     call = ModelCall(
-        messages=parts.messages,
+        messages=messages,
         choices=choices,
         pieces=pieces,
         call_id=exchange.call_id or parts.response_id,
@@ -264,15 +315,29 @@ def _convert(item: _Read, pieces: tuple[int, ...]) -> _Converted:
         stop_reason=parts.stop_reason,
         error=error,
         scores=list(exchange.scores),
-        metadata={**exchange.metadata, **parts.rest},
+        metadata={**exchange.metadata, **parts.rest, **({"cache_hit": True} if exchange.is_copy else {})},
     )
     return _Converted(call, link)
+
+
+def _marked(message: Message, cut_marker: str) -> Message:
+    """Mark a message of which the logger left out a part: it is not what the model read or wrote."""
+    texts = [message.text, message.reasoning, *(call.arguments_raw for call in message.tool_calls)]
+    if not any(cut_marker in text for text in texts):
+        return message
+    return msgspec.structs.replace(
+        message,
+        trainable=False if message.role == "assistant" else message.trainable,
+        metadata={**message.metadata, "cut_by_logger": True},
+    )
 
 
 def _anthropic_call(request: dict[str, Any], response: dict[str, Any]) -> CallParts:
     system = anthropic_messages.system_messages(request.pop("system", None), "request.system")
     messages = system + anthropic_messages.convert_messages(request.pop("messages", None), "request.messages")
     tools = anthropic_messages.normalize_tools(request.pop("tools", None), "request.tools")
+    if isinstance(response.get("choices"), list):
+        return chat_answer(request, response, messages, tools)  # a proxy turns answers into this form
     error = anthropic_messages.error_of(response)
     model, response_id = as_text(request.get("model")), as_text(response.get("id"))
     answers: list[Message] = []
@@ -303,11 +368,3 @@ def parsed_body(body: object) -> Any:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return body
-
-
-def merge_scores(*groups: Sequence[Score]) -> list[Score]:
-    """All scores of several lists, a judgement that two of them have only once."""
-    merged: list[Score] = []
-    for group in groups:
-        merged.extend(score for score in group if score not in merged)
-    return merged

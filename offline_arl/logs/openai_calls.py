@@ -41,7 +41,13 @@ def chat_call(request: dict[str, Any], response: dict[str, Any]) -> CallParts:
         RecordRefusedError: One of them is not of the form; the reason names the place.
     """
     messages = convert_messages(request.pop("messages", None), "request.messages")
-    tools = chat_tools(request)
+    return chat_answer(request, response, messages, chat_tools(request))
+
+
+def chat_answer(
+    request: dict[str, Any], response: dict[str, Any], messages: list[Message], tools: str | None
+) -> CallParts:
+    """The call that a response makes with a prompt that is converted already."""
     model = as_text(response.pop("model", None)) or as_text(request.get("model"))
     error = error_of(response)
     usage, shared_ids = response.pop("usage", None), response.pop("prompt_token_ids", None)

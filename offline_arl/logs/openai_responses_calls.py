@@ -17,10 +17,12 @@ from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.openai_calls import CallParts, error_of, rest_of
 from offline_arl.logs.openai_messages import json_type
 from offline_arl.logs.openai_responses import responses_items_to_messages, responses_tools
+from offline_arl.logs.scores import finite_number
 from offline_arl.logs.stitch import ModelCall
 from offline_arl.logs.values import as_count, as_list, as_object, as_text
 from offline_arl.trajectories.schema import Message, Producer, TextPart, Usage
 
+_COUNTS = frozenset({"input_tokens", "output_tokens", "prompt_tokens", "completion_tokens", "cost"})
 _TOKEN_LIMIT = "max_output_tokens"
 
 
@@ -101,12 +103,17 @@ def _conversation(request: dict[str, Any], response: dict[str, Any]) -> str | No
 
 def _finished(message: Message, response: dict[str, Any]) -> Message:
     usage = as_object(response.pop("usage", None))
-    counts = [as_count(usage.get(key)) for key in ("input_tokens", "output_tokens")]
-    details = {key: value for key, value in usage.items() if key not in ("input_tokens", "output_tokens")}
+    # LiteLLM writes the counts under the names that chat completions have.
+    input_tokens = as_count(usage.get("input_tokens", usage.get("prompt_tokens")))
+    output_tokens = as_count(usage.get("output_tokens", usage.get("completion_tokens")))
+    cost = finite_number(usage.get("cost"))
+    details = {key: value for key, value in usage.items() if key not in _COUNTS}
     metadata = {**message.metadata, "usage": details} if details else message.metadata
     if response.pop("incomplete", False):
         metadata = {**metadata, "incomplete": True}
-    return msgspec.structs.replace(message, usage=None if counts == [None, None] else Usage(*counts), metadata=metadata)
+    return msgspec.structs.replace(
+        message, usage=Usage(input_tokens, output_tokens, cost) if usage else None, metadata=metadata
+    )
 
 
 def _named(message: Message, response_id: str | None) -> Message:
@@ -185,18 +192,20 @@ def _complete(
 ) -> None:
     """Complete a call and all those before it in its chain; a chain that bites its tail is cut there."""
     chain = [index]
-    while chain[-1] not in whole and chain[-1] in previous and previous[chain[-1]] not in chain:
-        chain.append(previous[chain[-1]])
+    seen = {index}
+    while chain[-1] not in whole and (before := previous.get(chain[-1])) is not None and before not in seen:
+        chain.append(before)
+        seen.add(before)
     for place in reversed(chain):
         if place in whole:
             continue
-        call, link, before = calls[place], links[place], previous.get(place)
-        known = None if before is None else whole.get(before)
-        if known is None or before is None or link is None:
+        call, link, earlier = calls[place], links[place], previous.get(place)
+        known = None if earlier is None else whole.get(earlier)
+        if known is None or earlier is None or link is None:
             whole[place] = call
             continue
-        before_link = links[before]
-        skipped = 0 if before_link is None else before_link.instructions
+        earlier_link = links[earlier]
+        skipped = 0 if earlier_link is None else earlier_link.instructions
         own = link.instructions
         history = [*known.messages[skipped:], *known.choices[:1]]
         whole[place] = replace(call, messages=[*call.messages[:own], *history, *call.messages[own:]])

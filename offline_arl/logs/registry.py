@@ -65,9 +65,11 @@ def _observability() -> list[LogAdapter]:
 def _provider_calls() -> list[LogAdapter]:
     """Requests and responses: OpenAI, Anthropic, Gemini, LiteLLM, Helicone, recorded HTTP cassettes."""
     from offline_arl.logs.cassettes import CassetteAdapter
+    from offline_arl.logs.helicone import HeliconeAdapter
     from offline_arl.logs.litellm import LiteLLMAdapter
+    from offline_arl.logs.request_pairs import RequestPairsAdapter
 
-    return [CassetteAdapter(), LiteLLMAdapter()]
+    return [CassetteAdapter(), LiteLLMAdapter(), HeliconeAdapter(), RequestPairsAdapter()]
 
 
 def _training_sets() -> list[LogAdapter]:
