@@ -29,6 +29,7 @@ from offline_arl.logs.exchange import (
     assemble_exchanges,
     fragment,
     interface_of,
+    interface_of_response,
     parsed_body,
 )
 from offline_arl.logs.scores import make_score
