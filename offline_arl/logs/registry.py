@@ -34,18 +34,21 @@ def _harness_sessions() -> list[LogAdapter]:
 def _benchmarks() -> list[LogAdapter]:
     """Inspect, tau-bench, tau2-bench."""
     from offline_arl.logs.inspect_ai import InspectAdapter
+    from offline_arl.logs.tau2_bench import Tau2BenchAdapter
     from offline_arl.logs.tau_bench import TauBenchAdapter
+    from offline_arl.logs.tau_transcripts import TauTranscriptsAdapter
 
-    return [InspectAdapter(), TauBenchAdapter()]
+    return [InspectAdapter(), Tau2BenchAdapter(), TauBenchAdapter(), TauTranscriptsAdapter()]
 
 
 def _rollout_stores() -> list[LogAdapter]:
     """Rollouts of RL libraries: NeMo Gym, verifiers, agent-lightning, ART, Minari."""
+    from offline_arl.logs.agent_lightning import AgentLightningAdapter
     from offline_arl.logs.nemo_gym import NeMoGymAdapter
     from offline_arl.logs.verifiers_rollouts import VerifiersRolloutAdapter
     from offline_arl.logs.verifiers_traces import VerifiersTraceAdapter
 
-    return [NeMoGymAdapter(), VerifiersTraceAdapter(), VerifiersRolloutAdapter()]
+    return [NeMoGymAdapter(), VerifiersTraceAdapter(), VerifiersRolloutAdapter(), AgentLightningAdapter()]
 
 
 def _telemetry() -> list[LogAdapter]:
@@ -58,8 +61,9 @@ def _telemetry() -> list[LogAdapter]:
 def _observability() -> list[LogAdapter]:
     """Exports of Langfuse, LangSmith, Weave and Braintrust."""
     from offline_arl.logs.langfuse import LangfuseAdapter
+    from offline_arl.logs.langsmith import LangSmithAdapter
 
-    return [LangfuseAdapter()]
+    return [LangfuseAdapter(), LangSmithAdapter()]
 
 
 def _provider_calls() -> list[LogAdapter]:
