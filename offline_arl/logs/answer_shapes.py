@@ -76,7 +76,7 @@ def _answer(value: object, where: str, depth: int) -> Answer | None:
         return None
     if isinstance(value, list):
         return _answer_of_list(value, where, depth)
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or not any(item is not None for item in value.values()):
         return None
     for reads, reader in _READERS:
         if reads(value):

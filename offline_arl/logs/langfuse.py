@@ -19,6 +19,7 @@ from offline_arl.logs.langfuse_records import (
     read_trace,
     scores_of_trace,
 )
+from offline_arl.logs.record_versions import feedback_assembly
 from offline_arl.logs.trace_assembly import assemble_traces
 from offline_arl.logs.trace_operations import Operation, TraceInfo
 from offline_arl.logs.values import as_list, as_object, as_text, decode_object, json_text
@@ -45,7 +46,8 @@ class LangfuseAdapter:
         """The trajectories of a session or trace, or the feedback of a score."""
         records = [decode_object(piece.payload) for piece in group.pieces]
         if group.key is not None and group.key.startswith("score:"):
-            return _feedback(records)
+            refusal = "a score that names no trace, observation or session"
+            return feedback_assembly(records, read_feedback, _changed_at, refusal)
         return _Reading().read(records, group)
 
 
@@ -75,18 +77,8 @@ def _fragments(fields: dict[str, Any], raw: bytes) -> Iterator[Fragment]:
         yield Fragment(f"trace:{trace_id}", raw)
 
 
-def _feedback(records: list[dict[str, Any]]) -> Assembly:
-    """The feedback of the versions of one score; the last one holds."""
-    found = [(camel_case(record), read_feedback(record)) for record in records]
-    latest = max(range(len(found)), key=lambda index: (as_text(found[index][0].get("updatedAt")) or "", index))
-    feedback = found[latest][1]
-    assembly = Assembly(feedback=[feedback] if feedback is not None else [])
-    for index in range(len(found)):
-        if index != latest:
-            assembly.duplicates[index] = "an earlier version of the same score"
-    if feedback is None:
-        assembly.refused[latest] = "a score that names no trace, observation or session"
-    return assembly
+def _changed_at(record: dict[str, Any]) -> str | None:
+    return as_text(record.get("updatedAt", record.get("updated_at")))
 
 
 class _Reading:
@@ -140,7 +132,7 @@ class _Reading:
         if operation is None:
             return
         has_content = operation.input is not None or operation.output is not None
-        version = (has_content, as_text(record.get("updatedAt", record.get("updated_at"))) or "")
+        version = (has_content, _changed_at(record) or "")
         key = operation.operation_id
         if key not in self._operations or version > self._versions[key]:
             self._operations[key], self._versions[key] = operation, version

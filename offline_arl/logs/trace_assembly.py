@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,7 +132,8 @@ def _set_apart_incomplete(traces: Iterable[_Trace], assembly: Assembly) -> None:
 
 def _model_call(call: CallContent, trace: _Trace) -> ModelCall:
     operation, prompt, answer = call.operation, call.prompt, call.answer
-    model = operation.model or (answer.model if answer is not None else None)
+    # The answer names the version of the model that was asked for.
+    model = (answer.model if answer is not None else None) or operation.model
     messages = list(prompt.messages) if prompt is not None else []
     choices: list[Message] = []
     metadata = dict(operation.metadata)
@@ -213,10 +214,7 @@ def _finish(trajectory: Trajectory, traces: Sequence[_Trace]) -> Trajectory:
             scores.extend(_placed(score, place) for score in _scores_of_trace(trace, messages))
     infos = [trace.info for trace, _ in found]
     first = infos[0]
-    roots = {trace.tree.root(call.operation).operation_id for trace, _ in found for call in trace.calls}
-    identifiers = {"trace": first.trace_id, **trajectory.identifiers}
-    if len(roots) == 1 and first.trace_id not in roots:
-        identifiers["root"] = roots.pop()
+    identifiers = {"trace": first.trace_id, **trajectory.identifiers, **_enclosing(found, last_answer.keys())}
     return msgspec.structs.replace(
         trajectory,
         messages=messages,
@@ -228,6 +226,19 @@ def _finish(trajectory: Trajectory, traces: Sequence[_Trace]) -> Trajectory:
         group_id=trajectory.group_id or first.group_id or first.task_id,
         metadata={**_merged_metadata(infos), **trajectory.metadata},
     )
+
+
+def _enclosing(found: Sequence[tuple[_Trace, int]], message_ids: Collection[str]) -> dict[str, str]:
+    """Ids of the operations that enclose all calls of a trajectory, the outermost first: judgements may be of them."""
+    chains = [
+        [outer.operation_id for outer in trace.tree.ancestors(call.operation)][::-1]
+        for trace, _ in found
+        for call in trace.calls
+        if any(item.operation_id in message_ids for item in call.operations)
+    ]
+    common = [levels[0] for levels in zip(*chains, strict=False) if len(set(levels)) == 1]
+    ids = [operation_id for operation_id in common if operation_id not in {trace.info.trace_id for trace, _ in found}]
+    return {f"operation_{n}" if n > 1 else "operation": operation_id for n, operation_id in enumerate(ids, 1)}
 
 
 def _merged_metadata(infos: Sequence[TraceInfo]) -> dict[str, Any]:

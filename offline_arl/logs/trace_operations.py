@@ -123,7 +123,3 @@ class OperationTree:
             seen.add(parent.operation_id)
             yield parent
             parent = self.get(parent.parent_id)
-
-    def root(self, operation: Operation) -> Operation:
-        """The outermost known operation around one."""
-        return [operation, *self.ancestors(operation)][-1]
