@@ -61,6 +61,11 @@ def is_message_event(event: SpanEvent) -> bool:
     return event.name in _MESSAGE_EVENTS or event.name == _CHOICE_EVENT
 
 
+def is_choice_event(event: SpanEvent) -> bool:
+    """Whether an event is an answer."""
+    return event.name == _CHOICE_EVENT
+
+
 def read_attributes(span: Span) -> CallContent | None:
     """The messages in the attributes of 1.37 and later; None where there are none.
 

@@ -21,7 +21,7 @@ from offline_arl.trajectories.schema import Message
 
 _PROMPT, _ANSWER, _TOOLS = "llm.input_messages", "llm.output_messages", "llm.tools"
 _INPUT, _OUTPUT = "input.value", "output.value"
-_ROLES = {None: "assistant", "human": "user", "ai": "assistant", "model": "assistant"}
+_ROLES = {"human": "user", "ai": "assistant", "model": "assistant"}
 # Parts of a raw request and response that the messages and tools repeat.
 _REPEATED = {
     _INPUT: frozenset({"messages", "tools", "functions", "input", "contents", "prompt", "system", "instructions"}),
@@ -63,16 +63,17 @@ def read(span: Span) -> CallContent | None:
 
 def _messages(values: Any, where: str) -> list[Message]:
     inner = [as_object(as_object(value).get("message", value)) for value in as_list(decode_text(values))]
-    return read_messages([_message(fields) for fields in inner], where)
+    default_role = "assistant" if where == _ANSWER else None
+    return read_messages([_message(fields, default_role) for fields in inner], where)
 
 
-def _message(fields: dict[str, Any]) -> dict[str, Any]:
-    """A message in OpenAI's form."""
-    role = fields.get("role")
+def _message(fields: dict[str, Any], default_role: str | None) -> dict[str, Any]:
+    """A message in OpenAI's form. Answers may go without a role; in a prompt, a missing one was dropped."""
+    role = fields.get("role", default_role)
     content: Any = fields.get("content")
     if contents := as_list(fields.get("contents")):
         content = [_part(as_object(as_object(part).get("message_content", part))) for part in contents]
-    converted: dict[str, Any] = {"role": _ROLES.get(role, role) if role is None or isinstance(role, str) else role}
+    converted: dict[str, Any] = {"role": _ROLES.get(role, role) if isinstance(role, str) else role}
     converted["content"] = content
     calls = [as_object(as_object(call).get("tool_call", call)) for call in as_list(fields.get("tool_calls"))]
     if calls:
@@ -127,7 +128,17 @@ def _raw_rest(attributes: dict[str, Any], messages: list[Message], used: set[str
             rest = {name: item for name, item in value.items() if name not in repeated}
             if rest:
                 kept[key] = rest
+            _note_reasons(value, messages)
         elif not isinstance(value, list) and value not in texts:
             continue
         used.update({key, key.replace(".value", ".mime_type")})
     return kept
+
+
+def _note_reasons(response: dict[str, Any], messages: list[Message]) -> None:
+    """Note why the answers ended, which only the raw response says in older logs."""
+    answers = as_list(response.get("choices")) or [response]
+    for answer, message in zip(reversed(answers), reversed(messages), strict=False):
+        reason = as_text(as_object(answer).get("finish_reason"))
+        if reason is not None:
+            message.metadata.setdefault("finish_reason", reason)

@@ -92,8 +92,21 @@ _OUTPUT_COUNTS = (
     "gen_ai.usage.completion_tokens",
 )
 _CUT_REASONS = frozenset({"length", "max_tokens", "MAX_TOKENS", "max_output_tokens", "model_context_window_exceeded"})
+_REASON_KEYS = ("ai.response.finishReason", "llm.finish_reason", "gen_ai.completion.0.finish_reason")
+_REASONS_KEY = "gen_ai.response.finish_reasons"
 # Attributes that have a field of their own in `ModelCall`.
-_PLACED = frozenset({*_SESSION_KEYS, *_USER_KEYS, *_INPUT_COUNTS, *_OUTPUT_COUNTS, "openinference.span.kind"})
+_PLACED = frozenset(
+    {
+        *_SESSION_KEYS,
+        *_USER_KEYS,
+        *_INPUT_COUNTS,
+        *_OUTPUT_COUNTS,
+        *_REASON_KEYS,
+        _REASONS_KEY,
+        "openinference.span.kind",
+        "mlflow.spanType",
+    }
+)
 
 
 def session_of(span: Span) -> str | None:
@@ -190,7 +203,11 @@ def model_call(span: Span, content: CallContent, pieces: tuple[int, ...]) -> Mod
         )
         for index, choice in enumerate(content.choices)
     ]
-    rest = {key: value for key, value in span.attributes.items() if key not in content.used and key not in _PLACED}
+    rest = {
+        key: value
+        for key, value in span.attributes.items()
+        if key not in content.used and key not in _PLACED and not (key in _MODEL_KEYS and value == model)
+    }
     return ModelCall(
         messages=content.messages,
         choices=choices,
@@ -201,14 +218,14 @@ def model_call(span: Span, content: CallContent, pieces: tuple[int, ...]) -> Mod
         ended_at=span.ended_at,
         model=model,
         parent_id=span.parent_id,
-        name=agent_of(span) or span.name or None,
+        name=agent_of(span),
         session_id=session_of(span),
         user_id=user_of(span),
         trace_id=span.trace_id,
         truncated=any(reason in _CUT_REASONS for reason in reasons[:1]),
         stop_reason=next(iter(reasons), None),
         error=error,
-        metadata={**rest, **content.metadata, **span.rest},
+        metadata={**({"span": span.name} if span.name else {}), **rest, **content.metadata, **span.rest},
     )
 
 
@@ -223,12 +240,12 @@ def error_of(span: Span) -> MessageError | None:
 
 
 def _finish_reasons(span: Span, choices: Sequence[Message]) -> list[str]:
-    logged = span.attributes.get("gen_ai.response.finish_reasons")
+    logged = span.attributes.get(_REASONS_KEY)
     reasons = [reason for reason in as_list(decode_text(logged)) if isinstance(reason, str)]
     own = [as_text(choice.metadata.get("finish_reason")) for choice in choices]
     if not reasons:
         reasons = [reason for reason in own if reason is not None]
-    single = span.text("ai.response.finishReason", "llm.finish_reason", "gen_ai.completion.0.finish_reason")
+    single = span.text(*_REASON_KEYS)
     return reasons or ([] if single is None else [single])
 
 

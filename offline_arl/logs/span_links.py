@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from offline_arl.logs.span_calls import agent_of, error_of, kind_of
-from offline_arl.logs.spans import Span, ancestors
+from offline_arl.logs.spans import Key, Span, ancestors
 from offline_arl.logs.values import json_text
 from offline_arl.trajectories.schema import Message, Producer, TextPart, Trajectory
 
-Key = tuple[str | None, str | None]
 _CALL_ID_KEYS = ("gen_ai.tool.call.id", "ai.toolCall.id", "tool_call.id", "tool.id")
 _RESULT_KEYS = ("gen_ai.tool.call.result", "ai.toolCall.result", "output.value", "mlflow.spanOutputs", "output")
 
@@ -34,6 +33,11 @@ def link_sub_agents(trajectories: list[Trajectory], by_key: dict[Key, Span]) -> 
         )
 
 
+def tool_call_id(span: Span) -> str | None:
+    """The id of the call that a tool run answers."""
+    return span.text(*_CALL_ID_KEYS)
+
+
 def _scopes(trajectory: Trajectory, by_span: dict[str, Span], by_key: dict[Key, Span]) -> list[Span]:
     """The agents and tool runs around the first call of a trajectory, from the inside out."""
     first = trajectory.branch.message_index if trajectory.branch is not None else 0
@@ -47,7 +51,7 @@ def _parent(index: int, trajectories: Sequence[Trajectory], scopes: Sequence[lis
     own = scopes[index]
     if trajectories[index].branch is not None:
         return None
-    call_ids = {call_id for span in own if kind_of(span) == "tool" and (call_id := span.text(*_CALL_ID_KEYS))}
+    call_ids = {call_id for span in own if kind_of(span) == "tool" and (call_id := tool_call_id(span))}
     others = [number for number in range(len(trajectories)) if number != index]
     for number in others:
         if call_ids and any(
@@ -67,7 +71,7 @@ def add_tool_results(trajectories: list[Trajectory], tools: Sequence[tuple[int, 
     Returns:
         The pieces of the spans that added something.
     """
-    by_call = {call_id: (piece, span) for piece, span in tools if (call_id := span.text(*_CALL_ID_KEYS)) is not None}
+    by_call = {call_id: (piece, span) for piece, span in tools if (call_id := tool_call_id(span)) is not None}
     used: set[int] = set()
     if not by_call:
         return used

@@ -18,6 +18,7 @@ from offline_arl.logs.times import iso_time
 from offline_arl.logs.values import as_list, as_object, as_text
 
 Status = Literal["ok", "error"]
+Key = tuple[str | None, str | None]  # trace id, span id
 
 _HEX = frozenset("0123456789abcdef")
 # Beginnings of attribute keys that no other kind of record has; a bare object of attributes is known by them.
@@ -202,12 +203,12 @@ def time_text(value: object) -> str | None:
     return iso_time(value)
 
 
-def span_key(span: Span) -> tuple[str | None, str | None]:
+def span_key(span: Span) -> Key:
     """What names a span among those of several traces; for a log record, the span in which it was written."""
     return span.trace_id, span.span_id
 
 
-def ancestors(span: Span, by_key: dict[tuple[str | None, str | None], Span]) -> Iterator[Span]:
+def ancestors(span: Span, by_key: dict[Key, Span]) -> Iterator[Span]:
     """The spans around a span, from the inside out; ends where one is missing, or at a circle."""
     seen = {span.span_id}
     current: Span | None = span

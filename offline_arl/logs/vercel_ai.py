@@ -22,7 +22,7 @@ _ANSWER_PARTS = ("text", "object", "toolCalls", "reasoning")
 
 
 def read(span: Span) -> CallContent | None:
-    """The messages of a step or, for use where the steps are not in the log, of an outer span; None without content.
+    """The messages of a step; None where it has none.
 
     Raises:
         RecordRefusedError: A JSON text is cut off, or does not hold messages.
