@@ -35,6 +35,7 @@ class WriteSession:
         self.manifest = manifest
         self.index = index
         self.buffer = PartBuffer()
+        self.written = 0  # trajectories that were put, whether committed yet or not
         self._copies: DuplicateTable | None = None
         self._new_copies: list[tuple[str, str]] = []
 
@@ -69,6 +70,7 @@ class WriteSession:
         buffer.index.trajectories[name] = content
         if record_key is not None:
             buffer.index.records[record_key] = USED
+        self.written += 1
         buffer.rows.append((*encoded.values, record_key, content))
         buffer.steps.extend(encoded.steps)
         buffer.blobs.update(encoded.blobs)

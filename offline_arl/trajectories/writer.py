@@ -219,6 +219,16 @@ class StoreWriter:
         state = self.record_state(key)
         return None if state is None else state == "refused"
 
+    def is_shared(self, key: bytes) -> bool:
+        """Whether a record has pieces in several groups."""
+        entry = self._session.record(key)
+        return entry is not None and entry.groups > 1
+
+    @property
+    def written(self) -> int:
+        """How many trajectories were written since the writer was opened, replacements among them."""
+        return self._session.written
+
     @property
     def knows_records(self) -> bool:
         """Whether the store held anything when the writer was opened; where not, nothing need be looked up."""
