@@ -27,8 +27,9 @@ def _harness_sessions() -> list[LogAdapter]:
     from offline_arl.logs.claude_code import ClaudeCodeAdapter
     from offline_arl.logs.codex_exec import CodexExecAdapter
     from offline_arl.logs.codex_rollout import CodexRolloutAdapter
+    from offline_arl.logs.managed_agents import ManagedAgentsAdapter
 
-    return [ClaudeCodeAdapter(), CodexRolloutAdapter(), CodexExecAdapter()]
+    return [ClaudeCodeAdapter(), CodexRolloutAdapter(), CodexExecAdapter(), ManagedAgentsAdapter()]
 
 
 def _benchmarks() -> list[LogAdapter]:
@@ -44,11 +45,20 @@ def _benchmarks() -> list[LogAdapter]:
 def _rollout_stores() -> list[LogAdapter]:
     """Rollouts of RL libraries: NeMo Gym, verifiers, agent-lightning, ART, Minari."""
     from offline_arl.logs.agent_lightning import AgentLightningAdapter
+    from offline_arl.logs.art import ARTAdapter
+    from offline_arl.logs.minari import MinariAdapter
     from offline_arl.logs.nemo_gym import NeMoGymAdapter
     from offline_arl.logs.verifiers_rollouts import VerifiersRolloutAdapter
     from offline_arl.logs.verifiers_traces import VerifiersTraceAdapter
 
-    return [NeMoGymAdapter(), VerifiersTraceAdapter(), VerifiersRolloutAdapter(), AgentLightningAdapter()]
+    return [
+        NeMoGymAdapter(),
+        VerifiersTraceAdapter(),
+        VerifiersRolloutAdapter(),
+        AgentLightningAdapter(),
+        ARTAdapter(),
+        MinariAdapter(),
+    ]
 
 
 def _telemetry() -> list[LogAdapter]:
