@@ -28,8 +28,9 @@ def _harness_sessions() -> list[LogAdapter]:
     from offline_arl.logs.codex_exec import CodexExecAdapter
     from offline_arl.logs.codex_rollout import CodexRolloutAdapter
     from offline_arl.logs.managed_agents import ManagedAgentsAdapter
+    from offline_arl.logs.swe_agent import SweAgentAdapter
 
-    return [ClaudeCodeAdapter(), CodexRolloutAdapter(), CodexExecAdapter(), ManagedAgentsAdapter()]
+    return [ClaudeCodeAdapter(), CodexRolloutAdapter(), CodexExecAdapter(), ManagedAgentsAdapter(), SweAgentAdapter()]
 
 
 def _benchmarks() -> list[LogAdapter]:
