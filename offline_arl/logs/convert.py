@@ -80,19 +80,25 @@ def record_key(record: RawRecord, real_path: str) -> bytes:
     return hashlib.blake2b(identity, digest_size=16).digest()
 
 
-class Converted(NamedTuple):
-    """What became of one record: trajectories, a reason to refuse it, or a reason to set it apart."""
+@dataclass(frozen=True)
+class Converted:
+    """What became of one record: what it holds, ready to be written, or a reason to refuse it or to set it apart."""
 
     key: bytes
-    trajectories: list[EncodedTrajectory]
+    trajectories: Sequence[EncodedTrajectory] = ()
+    feedback: Sequence[Feedback] = ()
+    fragments: Sequence[Fragment] = ()
     refused: str | None = None
     set_apart: str | None = None
 
 
-def convert_chunk(adapter_name: str, real_path: str, records: Sequence[RawRecord]) -> list[Converted]:
-    """Convert records of one file, in order; never raises on what a record holds."""
-    adapter = adapter_named(adapter_name)
-    return [convert_record(adapter, real_path, record) for record in records]
+@dataclass(frozen=True)
+class EncodedGroup:
+    """A group after assembly, ready to be written; `fates` are in the order of the pieces."""
+
+    fates: list[tuple[PieceFate, str]]
+    encoded: Sequence[EncodedTrajectory] = ()
+    feedback: Sequence[Feedback] = ()
 
 
 def convert_record(adapter: LogAdapter, real_path: str, record: RawRecord) -> Converted:
@@ -100,11 +106,23 @@ def convert_record(adapter: LogAdapter, real_path: str, record: RawRecord) -> Co
     key = record_key(record, real_path)
     split = split_record(adapter, record)
     try:
-        return Converted(
-            key, [encode_trajectory(trajectory) for trajectory in split.trajectories], split.refused, split.set_apart
-        )
+        encoded = [encode_trajectory(trajectory) for trajectory in split.trajectories]
     except DataError as error:
-        return Converted(key, [], refused=str(error))
+        return Converted(key, refused=str(error))
+    return Converted(key, encoded, split.feedback, split.fragments, split.refused, split.set_apart)
+
+
+def assemble_and_encode(format: str, key: str | None, pieces: Sequence[tuple[PiecePosition, bytes]]) -> EncodedGroup:
+    """Assemble the pieces of one group (in the order of their files) and encode what they become.
+
+    A trajectory that cannot be stored refuses the whole group: which pieces are at fault is not known.
+    """
+    assembled = assemble_group(format, key, pieces)
+    try:
+        encoded = [encode_trajectory(trajectory) for trajectory in assembled.trajectories]
+    except DataError as error:
+        return EncodedGroup([("refused", str(error))] * len(pieces))
+    return EncodedGroup(assembled.fates, encoded, assembled.feedback)
 
 
 def split_record(adapter: LogAdapter, record: RawRecord) -> SplitRecord:

@@ -65,6 +65,9 @@ def test_the_report_is_the_promised_object(tmp_path: Path) -> None:
         "seconds",
         "megabytes",
         "records_used",
+        "feedback",
+        "findings",
+        "set_apart_reasons",
     ]
     assert msgspec.json.decode(msgspec.json.encode(report.to_json())) == report.to_json()
 
@@ -131,6 +134,7 @@ def test_folders_are_walked_and_other_files_counted(tmp_path: Path) -> None:
         "records_used": 5,
         "trajectories": 5,
         "set_apart": 1,
+        "set_apart_reasons": {"the file is not a log": 1},
         "by_format": {"openai_chat": 5, "unknown": 1},
     }
     tasks = Store(tmp_path / "store").trajectories.collect()["task_id"].to_list()
