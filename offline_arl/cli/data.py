@@ -14,7 +14,7 @@ from offline_arl.errors import DataError, OfflineArlError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from offline_arl.workflows.ingest import IngestReport
+    from offline_arl.workflows.ingest_report import IngestReport
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def ingest(
     log_format: Annotated[
         str, typer.Option("--format", help="auto, openai_chat, tau_bench, or an adapter's name.")
     ] = "auto",
-    engine: Annotated[Literal["local"], typer.Option(help="Where the work is done.")] = "local",
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where the work is done.")] = "local",
     workers: Annotated[int, typer.Option(help="Processes that read in parallel.", min=1)] = 1,
     json: Json = False,
 ) -> None:
@@ -39,17 +39,17 @@ def ingest(
 
     Exits with 0 when something was ingested or all was there already, 1 when every record was refused.
     """
-    del engine  # one engine so far; the option belongs to the stable interface
-    from offline_arl.workflows.ingest import IngestReport
+    from offline_arl.workflows.ingest_report import IngestReport
     from offline_arl.workflows.ingest import ingest as run_ingest
 
-    report = IngestReport(0, 0, 0, 0, 0, {}, 0.0, 0.0, 0)
+    report = IngestReport()
     try:
         with Output(as_json=json) as out, out.progress() as progress:
             report = run_ingest(
                 sources,
                 store,
                 format=log_format,
+                engine=engine,
                 workers=workers,
                 progress=lambda done, total: progress("megabytes", done, total),
             )
@@ -64,9 +64,13 @@ def ingest(
 
 def _draw_report(console: Console, report: IngestReport, store: Path) -> None:
     counts = report.to_json()
-    formats = counts.pop("by_format")
+    formats, findings, set_apart = (counts.pop(name) for name in ("by_format", "findings", "set_apart_reasons"))
     rows = [[name.replace("_", " "), _number(value)] for name, value in counts.items()]
     table(console, ["ingested", ""], rows + [[f"format {name}", str(value)] for name, value in formats.items()])
+    for code, count in findings.items():
+        console.print(f"found: {code} ({count} times)", markup=False)
+    for reason, count in set_apart.items():
+        console.print(f"set apart: {reason} ({count} times)", markup=False)
     for reason in report.reasons:
         console.print(f"refused: {reason}", markup=False)
     console.print(f"Look into the store: offline-arl show {store}", markup=False)

@@ -45,5 +45,5 @@ def detect_records(records: Iterable[RawRecord]) -> tuple[LogAdapter | None, str
                 return adapter, ""
         readable = True
     if readable:
-        reason = f"not of a known log format ({', '.join(sorted(adapters()))}); name one with --format"
+        reason = "not of a known log format; offline-arl formats lists them, --format names one"
     return None, reason

@@ -250,7 +250,7 @@ def test_formats_are_detected(tmp_path: Path) -> None:
     [
         ("", "the file is empty"),
         ("not json", "log.jsonl:1: invalid JSON"),
-        ('{"spans": []}\n', "not of a known log format (openai_chat, tau_bench); name one with --format"),
+        ('{"spams": []}\n', "not of a known log format; offline-arl formats lists them, --format names one"),
     ],
 )
 def test_files_of_no_known_format_are_told(tmp_path: Path, text: str, reason: str) -> None:
@@ -265,7 +265,7 @@ def test_files_of_no_known_format_are_told(tmp_path: Path, text: str, reason: st
 def test_adapters_are_found_by_name() -> None:
     assert set(adapters()) >= {"openai_chat", "tau_bench"}
     assert adapter_named("tau_bench").name == "tau_bench"
-    with pytest.raises(UsageError, match="unknown log format 'xml'; known: auto, openai_chat, tau_bench"):
+    with pytest.raises(UsageError, match="unknown log format 'xml'; known: auto, .*openai_chat, .*tau_bench"):
         adapter_named("xml")
 
 
