@@ -61,7 +61,8 @@ class Bands(NamedTuple):
 
     def chance(self, similarity: float) -> float:
         """Probability that two sets of this Jaccard similarity become candidates."""
-        return float(1 - (1 - similarity**self.rows) ** self.count)
+        missed_by_one: float = 1.0 - similarity**self.rows
+        return 1.0 - float(missed_by_one**self.number)
 
 
 def mark_near_duplicates(store: Store, *, threshold: float = 0.8) -> pl.DataFrame:
