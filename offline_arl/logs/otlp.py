@@ -11,6 +11,7 @@ from typing import Any
 
 from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.openai_messages import json_type
+from offline_arl.logs.span_attributes import read_attributes, read_value
 from offline_arl.logs.spans import Span, SpanEvent, read_status, span_identity, time_text
 from offline_arl.logs.values import as_list, as_object, as_text
 
@@ -96,38 +97,6 @@ def _log_record(item: dict[str, Any], rest: dict[str, Any]) -> Span:
         is_log=True,
         rest=rest,
     )
-
-
-def read_attributes(values: object) -> dict[str, Any]:
-    """Attributes from their list of `{key, value}`; an object (some writers flatten it) stays as it is."""
-    if isinstance(values, dict):
-        return values
-    found = {}
-    for item in as_list(values):
-        key = as_text(as_object(item).get("key"))
-        if key is not None:
-            found[key] = read_value(item.get("value"))
-    return found
-
-
-def read_value(value: object) -> Any:
-    """A tagged value (`{"intValue": "8423"}`) as a plain one; 64-bit integers are strings in JSON."""
-    if not isinstance(value, dict):
-        return value
-    for tag, item in value.items():
-        name = tag.replace("_", "").lower()
-        if name == "arrayvalue":
-            return [read_value(element) for element in as_list(as_object(item).get("values"))]
-        if name == "kvlistvalue":
-            return read_attributes(as_object(item).get("values", []))
-        if name == "intvalue" and isinstance(item, str):
-            try:
-                return int(item) if len(item) < 21 else item
-            except ValueError:
-                return item
-        if name in ("stringvalue", "boolvalue", "doublevalue", "bytesvalue", "intvalue"):
-            return item
-    return None
 
 
 def _without_sdk(resource: dict[str, Any]) -> dict[str, Any]:

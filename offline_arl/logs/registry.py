@@ -64,9 +64,11 @@ def _rollout_stores() -> list[LogAdapter]:
 
 def _telemetry() -> list[LogAdapter]:
     """Spans: OTLP JSON with its conventions, Phoenix, MLflow."""
+    from offline_arl.logs.mlflow_traces import MLflowAdapter
+    from offline_arl.logs.phoenix import PhoenixAnnotationsAdapter
     from offline_arl.logs.spans_adapter import FlatSpansAdapter, OTLPAdapter
 
-    return [OTLPAdapter(), FlatSpansAdapter()]
+    return [OTLPAdapter(), MLflowAdapter(), PhoenixAnnotationsAdapter(), FlatSpansAdapter()]
 
 
 def _observability() -> list[LogAdapter]:

@@ -1,4 +1,4 @@
-"""Attributes of spans: JSON texts in them, and values that were flattened to dotted keys with indexes."""
+"""Attributes of spans: tagged values, JSON texts, and values that were flattened to dotted keys with indexes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,43 @@ import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.json_values import decode_json
+from offline_arl.logs.values import as_list, as_object, as_text
 
 Attributes = dict[str, Any]
+
+
+def read_attributes(values: object) -> dict[str, Any]:
+    """Attributes from their list of `{key, value}`; an object (some writers flatten it) stays as it is."""
+    if isinstance(values, dict):
+        return values
+    found = {}
+    for item in as_list(values):
+        key = as_text(as_object(item).get("key"))
+        if key is not None:
+            found[key] = read_value(item.get("value"))
+    return found
+
+
+def read_value(value: object) -> Any:
+    """A tagged value (`{"intValue": "8423"}`) as a plain one; 64-bit integers are strings in JSON."""
+    if not isinstance(value, dict):
+        return value
+    for tag, item in value.items():
+        if item is None:  # some writers list all tags
+            continue
+        name = tag.replace("_", "").lower()
+        if name == "arrayvalue":
+            return [read_value(element) for element in as_list(as_object(item).get("values"))]
+        if name == "kvlistvalue":
+            return read_attributes(as_object(item).get("values", []))
+        if name == "intvalue" and isinstance(item, str):
+            try:
+                return int(item) if len(item) < 21 else item
+            except ValueError:
+                return item
+        if name in ("stringvalue", "boolvalue", "doublevalue", "bytesvalue", "intvalue"):
+            return item
+    return None
 
 
 def json_value(value: object, where: str) -> Any:

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from offline_arl.logs import genai_semconv, mlflow_attributes, openinference, openllmetry, vercel_ai
+from offline_arl.logs import genai_semconv, openinference, openllmetry, vercel_ai
 from offline_arl.logs.genai_semconv import CallContent
 from offline_arl.logs.message_shapes import decode_text
 from offline_arl.logs.spans import Span, SpanEvent
 from offline_arl.logs.stitch import ModelCall
-from offline_arl.logs.values import as_count, as_list, as_object, as_text
+from offline_arl.logs.values import as_count, as_list, as_text
 from offline_arl.trajectories.schema import Message, MessageError, Producer, Usage
 
 SpanKind = Literal["model", "outer", "tool", "agent", "embedding", "other"]
@@ -32,7 +32,6 @@ _OPERATIONS: dict[str, SpanKind] = {
 }
 _KINDS: dict[str, SpanKind] = {
     "LLM": "model",
-    "CHAT_MODEL": "model",
     "TOOL": "tool",
     "AGENT": "agent",
     "EMBEDDING": "embedding",
@@ -50,7 +49,6 @@ _KINDS: dict[str, SpanKind] = {
 _SESSION_KEYS = (
     "gen_ai.conversation.id",
     "session.id",
-    "mlflow.trace.session",
     "langfuse.session.id",
     "ai.telemetry.metadata.sessionId",
     "ai.telemetry.metadata.session_id",
@@ -61,7 +59,6 @@ _SESSION_KEYS = (
 _USER_KEYS = (
     "user.id",
     "enduser.id",
-    "mlflow.trace.user",
     "langfuse.user.id",
     "ai.telemetry.metadata.userId",
     "ai.telemetry.metadata.user_id",
@@ -71,7 +68,6 @@ _MODEL_KEYS = (
     "gen_ai.response.model",
     "ai.response.model",
     "llm.model_name",
-    "mlflow.llm.model",
     "gen_ai.request.model",
     "ai.model.id",
 )
@@ -104,7 +100,6 @@ _PLACED = frozenset(
         *_REASON_KEYS,
         _REASONS_KEY,
         "openinference.span.kind",
-        "mlflow.spanType",
     }
 )
 
@@ -138,7 +133,7 @@ def kind_of(span: Span) -> SpanKind:
         if operation == "ai.toolCall":
             return "tool"
         return "outer" if operation in _OUTER_OPERATIONS else "embedding" if "embed" in operation else "other"
-    for key in ("openinference.span.kind", "mlflow.spanType", "traceloop.span.kind"):
+    for key in ("openinference.span.kind", "traceloop.span.kind"):
         kind = span.text(key)
         if kind is not None and (found := _KINDS.get(kind.upper())) is not None:
             return found
@@ -171,8 +166,6 @@ def read_content(span: Span, log_events: Sequence[SpanEvent] = ()) -> CallConten
     """
     if span.text("ai.operationId") is not None:
         return vercel_ai.read(span)
-    if any(key.startswith("mlflow.span") for key in span.attributes):
-        return mlflow_attributes.read(span)
     message_events = [event for event in (*span.events, *log_events) if genai_semconv.is_message_event(event)]
     for content in (
         genai_semconv.read_attributes(span),
@@ -254,7 +247,4 @@ def _usage(span: Span) -> Usage | None:
         next((count for key in keys if (count := as_count(span.attributes.get(key))) is not None), None)
         for keys in (_INPUT_COUNTS, _OUTPUT_COUNTS)
     ]
-    logged = as_object(decode_text(span.attributes.get("mlflow.chat.tokenUsage")))
-    if counts == [None, None] and logged:
-        counts = [as_count(logged.get("input_tokens")), as_count(logged.get("output_tokens"))]
     return None if counts == [None, None] else Usage(*counts)

@@ -13,7 +13,7 @@ from offline_arl.logs.genai_semconv import DETAILS_EVENT, is_choice_event, is_me
 from offline_arl.logs.span_calls import kind_of, read_content
 from offline_arl.logs.span_fates import REPEATS_SPAN, Fates
 from offline_arl.logs.spans import Key, Span, SpanEvent, ancestors, span_key
-from offline_arl.logs.stitching.prompts import seconds
+from offline_arl.logs.trace_operations import moment
 
 Located = tuple[int, Span]
 
@@ -150,7 +150,7 @@ def _waiting_call(found: dict[Any, Candidate], record: Span) -> Candidate | None
 
     It then lies in the span around the call. Where several calls wait for an answer, none can be told.
     """
-    time = seconds(record.started_at)
+    time = moment(record.started_at)
     waiting = [
         candidate
         for candidate in found.values()
@@ -158,9 +158,7 @@ def _waiting_call(found: dict[Any, Candidate], record: Span) -> Candidate | None
         and candidate.span.parent_id == record.span_id
         and candidate.events
         and not any(map(is_choice_event, candidate.events))
-        and (start := seconds(candidate.span.started_at)) is not None
-        and time is not None
-        and start <= time
+        and moment(candidate.span.started_at) <= time
         and candidate.span.status != "error"
     ]
     return waiting[0] if len(waiting) == 1 else None

@@ -44,7 +44,6 @@ _CONTENT_PREFIXES = (
     "input.value",
     "llm.input_messages",
     "llm.output_messages",
-    "mlflow.span",
 )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from offline_arl.logs.span_attributes import read_attributes
 from offline_arl.logs.times import iso_time
 from offline_arl.logs.values import as_list, as_object, as_text
 
@@ -79,7 +80,7 @@ def is_flat_span(record: Any) -> bool:
     """Whether a parsed record is one span in a flat layout, or the bare attributes of one."""
     if not isinstance(record, dict):
         return False
-    if isinstance(record.get("attributes"), dict) and isinstance(record.get("name"), str):
+    if isinstance(record.get("attributes"), (dict, list)) and isinstance(record.get("name"), str):
         context = as_object(record.get("spanContext", record.get("context")))
         return any(
             key in holder for holder in (context, record) for key in ("traceId", "trace_id", "spanId", "span_id")
@@ -91,7 +92,7 @@ def is_flat_span(record: Any) -> bool:
 
 def read_flat_span(record: dict[str, Any]) -> Span:
     """The span of a record that `is_flat_span` accepts; unknown keys go to `rest`."""
-    if not isinstance(record.get("attributes"), dict) and not any(key.startswith("context.") for key in record):
+    if not isinstance(record.get("attributes"), (dict, list)) and not any(key[:8] == "context." for key in record):
         return Span(name="", attributes=record)
     fields = dict(record)
     attributes = {}
@@ -99,8 +100,7 @@ def read_flat_span(record: dict[str, Any]) -> Span:
         value = fields.pop(key)
         if value is not None:  # a data frame has every column in every row
             attributes[key.removeprefix("attributes.")] = value
-    logged = fields.pop("attributes", None)
-    attributes.update(as_object(logged))
+    attributes.update(read_attributes(fields.pop("attributes", None)))
     context = as_object(fields.pop("spanContext", None) or fields.pop("context", None))
     parent = as_object(fields.pop("parentSpanContext", None))
     ids = {
@@ -136,7 +136,7 @@ def read_flat_span(record: dict[str, Any]) -> Span:
 def read_event(event: dict[str, Any]) -> SpanEvent:
     """An event of a span in a flat layout."""
     time = _take(dict(event), "time", "timestamp", "time_unix_nano", "timeUnixNano")
-    return SpanEvent(as_text(event.get("name")) or "", time_text(time), as_object(event.get("attributes")))
+    return SpanEvent(as_text(event.get("name")) or "", time_text(time), read_attributes(event.get("attributes")))
 
 
 def _take(fields: dict[str, Any], *keys: str) -> Any:

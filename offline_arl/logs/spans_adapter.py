@@ -6,7 +6,7 @@ log records that repeat their span, are accounted for and left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from offline_arl.logs.adapter import Assembly, Fragment, Group, RawRecord, RecordSetApartError
@@ -56,20 +56,30 @@ class FlatSpansAdapter:
 
     def recognizes(self, record: Any) -> bool:
         """Whether the record is a span, the attributes of one, or the schema of an attribute."""
-        return is_flat_span(record) or _is_schema(record)
+        return next(_items(record), None) is not None or _is_schema(record)
 
     def fragments(self, record: RawRecord) -> list[Fragment]:
         """The span, by trace and session."""
         fields = decode_object(record.raw)
         if _is_schema(fields):
             raise RecordSetApartError(f"is the JSON Schema {fields.get('title')!r}, not a log")
-        if not is_flat_span(fields):
+        spans = [read_flat_span(item) for item in _items(fields)]
+        if not spans:
             raise RecordSetApartError("is no span: it has neither ids nor attributes of a model call")
-        return fragments_of([read_flat_span(fields)])
+        return fragments_of(spans)
 
     def assemble(self, group: Group) -> Assembly:
         """The trajectories of a session or trace."""
         return assemble_spans(group, spans_of(_payloads(group)))
+
+
+def _items(record: Any) -> Iterator[dict[str, Any]]:
+    """The spans of a record: itself, or those of a page of Phoenix's API (`{"data": [...], "next_cursor": ...}`)."""
+    fields = as_object(record)
+    items = fields["data"] if isinstance(fields.get("data"), list) and "next_cursor" in fields else [fields]
+    for item in items:
+        if is_flat_span(item):
+            yield item
 
 
 def _payloads(group: Group) -> Iterable[bytes]:
