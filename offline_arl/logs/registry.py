@@ -24,13 +24,24 @@ def built_in_adapters() -> list[LogAdapter]:
 
 def _harness_sessions() -> list[LogAdapter]:
     """Session logs of agents: Claude Code, Codex, Gemini CLI, OpenHands, SWE-agent, ATIF, managed agents."""
+    from offline_arl.logs.atif import AtifAdapter
     from offline_arl.logs.claude_code import ClaudeCodeAdapter
     from offline_arl.logs.codex_exec import CodexExecAdapter
     from offline_arl.logs.codex_rollout import CodexRolloutAdapter
+    from offline_arl.logs.gemini_sessions import GeminiSessionsAdapter
     from offline_arl.logs.managed_agents import ManagedAgentsAdapter
+    from offline_arl.logs.mini_swe_agent import MiniSweAgentAdapter
     from offline_arl.logs.swe_agent import SweAgentAdapter
 
-    return [ClaudeCodeAdapter(), CodexRolloutAdapter(), CodexExecAdapter(), ManagedAgentsAdapter(), SweAgentAdapter()]
+    return [
+        ClaudeCodeAdapter(),
+        CodexRolloutAdapter(),
+        CodexExecAdapter(),
+        ManagedAgentsAdapter(),
+        SweAgentAdapter(),
+        MiniSweAgentAdapter(),
+        AtifAdapter(),
+    ]
 
 
 def _benchmarks() -> list[LogAdapter]:
@@ -73,20 +84,31 @@ def _telemetry() -> list[LogAdapter]:
 
 def _observability() -> list[LogAdapter]:
     """Exports of Langfuse, LangSmith, Weave and Braintrust."""
+    from offline_arl.logs.braintrust import BraintrustAdapter
     from offline_arl.logs.langfuse import LangfuseAdapter
     from offline_arl.logs.langsmith import LangSmithAdapter
+    from offline_arl.logs.weave import WeaveAdapter
 
-    return [LangfuseAdapter(), LangSmithAdapter()]
+    return [LangfuseAdapter(), LangSmithAdapter(), WeaveAdapter(), BraintrustAdapter()]
 
 
 def _provider_calls() -> list[LogAdapter]:
     """Requests and responses: OpenAI, Anthropic, Gemini, LiteLLM, Helicone, recorded HTTP cassettes."""
     from offline_arl.logs.cassettes import CassetteAdapter
+    from offline_arl.logs.gemini_calls import GeminiCallsAdapter, GeminiContentsAdapter, GeminiResponsesAdapter
     from offline_arl.logs.helicone import HeliconeAdapter
     from offline_arl.logs.litellm import LiteLLMAdapter
     from offline_arl.logs.request_pairs import RequestPairsAdapter
 
-    return [CassetteAdapter(), LiteLLMAdapter(), HeliconeAdapter(), RequestPairsAdapter()]
+    return [
+        CassetteAdapter(),
+        LiteLLMAdapter(),
+        HeliconeAdapter(),
+        RequestPairsAdapter(),
+        GeminiResponsesAdapter(),
+        GeminiCallsAdapter(),
+        GeminiContentsAdapter(),
+    ]
 
 
 def _training_sets() -> list[LogAdapter]:
