@@ -37,6 +37,7 @@ def _harness_sessions() -> list[LogAdapter]:
         ClaudeCodeAdapter(),
         CodexRolloutAdapter(),
         CodexExecAdapter(),
+        GeminiSessionsAdapter(),
         ManagedAgentsAdapter(),
         SweAgentAdapter(),
         MiniSweAgentAdapter(),
