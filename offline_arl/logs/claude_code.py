@@ -49,6 +49,8 @@ class ClaudeCodeAdapter:
         if not isinstance(record, dict):
             return False
         kind = record.get("type")
+        if not isinstance(kind, str):
+            return False
         if kind in _MESSAGE_TYPES or kind == "system":
             return "uuid" in record and "parentUuid" in record and ("message" in record or "subtype" in record)
         if kind == "summary":
@@ -145,6 +147,7 @@ class _Session:
             if before is None:
                 earlier = [other for other in self._drafts[:position] if other.thread == draft.thread]
                 before = earlier[-1] if earlier else None
+            draft.metadata["relation"] = "compaction"
             draft.metadata["compaction"] = boundary.get("compactMetadata") or {}
             draft.parent = before
             if before is not None:
@@ -156,6 +159,7 @@ class _Session:
         for draft in self._drafts:
             if draft.thread == MAIN_THREAD or draft.origin is not None or draft.parent is not None:
                 continue
+            draft.metadata["relation"] = "sub_agent"
             found = self._start_of(draft)
             if found is None:
                 draft.parent = calls.get(MAIN_THREAD)

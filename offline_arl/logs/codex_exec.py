@@ -32,7 +32,7 @@ _THREAD_EVENTS = frozenset({"thread.started", "turn.started", "turn.completed", 
 _ITEM_EVENTS = frozenset({"item.started", "item.updated", "item.completed"})
 _MODEL = Producer("model")
 _ENVIRONMENT = Producer("environment")
-_FAILED = frozenset({"failed", "declined"})
+_FAILED: frozenset[str | None] = frozenset({"failed", "declined"})
 
 
 class CodexExecAdapter:
@@ -82,7 +82,7 @@ class CodexExecAdapter:
                 threads.append(_Thread(len(threads)))
             thread = threads[-1]
             item = as_object(event.get("item"))
-            if kind in _ITEM_EVENTS and kind != "item.completed" and item.get("id") in finished:
+            if kind in _ITEM_EVENTS and kind != "item.completed" and as_text(item.get("id")) in finished:
                 assembly.duplicates[index] = "an earlier state of an item"
                 continue
             thread.pieces.append(index)
@@ -204,8 +204,8 @@ def _finished_items(group: Group) -> set[Any]:
 
 def _result(call_id: str | None, name: str, text: str | None, rest: dict[str, Any]) -> Message:
     error = None
-    if rest.get("status") in _FAILED:
-        error = MessageError(str(rest["status"]))
+    if (status := as_text(rest.get("status"))) in _FAILED:
+        error = MessageError(status or "")
     code = rest.get("exit_code")
     if isinstance(code, int) and code != 0:
         error = MessageError("exit_code", str(code))

@@ -228,11 +228,13 @@ class _Rollout:
         if spawner is None and meta.get("thread_source") == "subagent":
             spawner = forked_from
         identifiers = {"forked_from": forked_from, "parent_thread": spawner}
-        parent_id, branch = None, None
+        parent_id, branch, relation = None, None, None
         if stretch.continues is not None:
-            parent_id = group.trajectory_id(stretch.continues.name)
-        elif spawner is not None and group.key is not None:
-            parent_id = Group(group.format, spawner, ()).trajectory_id(0)
+            parent_id, relation = group.trajectory_id(stretch.continues.name), "compaction"
+        elif spawner is not None:
+            relation = "sub_agent"
+            if group.key is not None:
+                parent_id = Group(group.format, spawner, ()).trajectory_id(0)
         if stretch.branch is not None:
             branch = Branch(group.trajectory_id(stretch.branch[0].name), stretch.branch[1])
         elif stretch.copied and forked_from is not None and spawner is None and group.key is not None:
@@ -241,6 +243,8 @@ class _Rollout:
             parent_id = None
         known = ("id", "timestamp", "base_instructions", "forked_from_id", "parent_thread_id")
         metadata = {key: value for key, value in meta.items() if key not in known and value is not None}
+        if relation is not None:
+            metadata["relation"] = relation
         if self._settings:
             metadata["turn_context"] = self._settings
         times = [message.timestamp for message in stretch.messages if message.timestamp is not None]
