@@ -29,6 +29,7 @@ RecordKind = Literal["download", "trace", "observation", "score", "page"]
 _TYPES = frozenset(
     "GENERATION SPAN EVENT AGENT TOOL CHAIN RETRIEVER EVALUATOR EMBEDDING GUARDRAIL".split()  # noqa: SIM905
 )
+_JUDGES = frozenset({"EVALUATOR", "GUARDRAIL"})
 _SCORE_TYPES = frozenset({"NUMERIC", "BOOLEAN", "CATEGORICAL", "CORRECTION", "TEXT"})
 # Of an observation: what other keys hold already, and figures that Langfuse computes.
 _DERIVED = frozenset(
@@ -94,7 +95,8 @@ def read_observation(fields: dict[str, Any], piece: int, trace: TraceInfo | None
     metadata = decode_text(fields.pop("metadata", None))
     attributes = as_object(decode_text(as_object(metadata).get("attributes")))
     output, name = fields.pop("output", None), as_text(fields.pop("name", None))
-    kind, call_id = _kind(fields.pop("type", None), name, output, attributes)
+    logged_type = fields.pop("type", None)
+    kind, call_id = _kind(logged_type, output, attributes)
     status, level = as_text(fields.pop("statusMessage", None)), fields.pop("level", None)
     models = [as_text(fields.pop(key, None)) for key in ("model", "providedModelName")]
     usage = _usage(fields)
@@ -123,7 +125,8 @@ def read_observation(fields: dict[str, Any], piece: int, trace: TraceInfo | None
         agent=attribute_agent(attributes),
         session_id=as_text(fields.pop("sessionId", None)),
         user_id=as_text(fields.pop("userId", None)),
-        is_utility=True if _is_internal(fields.get("environment")) else None,
+        # What an evaluator or guardrail asks a model is no step of the agent.
+        is_utility=True if logged_type in _JUDGES or _is_internal(fields.get("environment")) else None,
         metadata=without_repeats(metadata),
     )
     rest = {key: value for key, value in fields.items() if key not in _DERIVED and value not in (None, {}, [], "")}
@@ -133,9 +136,7 @@ def read_observation(fields: dict[str, Any], piece: int, trace: TraceInfo | None
     return operation
 
 
-def _kind(
-    logged: object, name: str | None, output: object, attributes: dict[str, Any]
-) -> tuple[OperationKind, str | None]:
+def _kind(logged: object, output: object, attributes: dict[str, Any]) -> tuple[OperationKind, str | None]:
     """What an observation is; tools that a framework traces as spans are known by what they hold."""
     if logged == "GENERATION":
         return "model", None
@@ -246,8 +247,8 @@ def read_score(fields: dict[str, Any]) -> Score:
     )
 
 
-def read_feedback(fields: dict[str, Any]) -> Feedback | None:
-    """A score record of its own, None where it names nothing that it judges."""
+def read_feedback(fields: dict[str, Any]) -> list[Feedback]:
+    """A score record of its own; nothing where it names nothing that it judges."""
     fields = camel_case(fields)
     targets: tuple[tuple[str, FeedbackTarget], ...] = (
         ("observationId", "call"),
@@ -256,5 +257,5 @@ def read_feedback(fields: dict[str, Any]) -> Feedback | None:
     )
     for key, target in targets:
         if target_id := as_text(fields.get(key)):
-            return Feedback(target, target_id, read_score(fields))
-    return None
+            return [Feedback(target, target_id, read_score(fields))]
+    return []

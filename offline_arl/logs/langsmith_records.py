@@ -279,11 +279,11 @@ def read_info(run: dict[str, Any]) -> TraceInfo | None:
     )
 
 
-def read_feedback(fields: dict[str, Any]) -> Feedback | None:
-    """A feedback record, None where it names no run: it is then of a whole project."""
+def read_feedback(fields: dict[str, Any]) -> list[Feedback]:
+    """A feedback record; nothing where it names no run, because it is of a whole project."""
     run_id, trace_id = as_text(fields.get("run_id")), as_text(fields.get("trace_id"))
     if run_id is None and trace_id is None:
-        return None
+        return []
     source = as_object(decode_text(fields.get("feedback_source")))
     value = decode_text(fields.get("value"))
     number = fields.get("score")
@@ -309,5 +309,5 @@ def read_feedback(fields: dict[str, Any]) -> Feedback | None:
         metadata=metadata,
     )
     if run_id is None or run_id == trace_id:
-        return Feedback("trace", trace_id or run_id or "", score)
-    return Feedback("call", run_id, score)
+        return [Feedback("trace", trace_id or run_id or "", score)]
+    return [Feedback("call", run_id, score)]

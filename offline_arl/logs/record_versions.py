@@ -10,7 +10,7 @@ from offline_arl.logs.adapter import Assembly, Feedback
 
 def feedback_assembly(
     records: Sequence[dict[str, Any]],
-    read: Callable[[dict[str, Any]], Feedback | None],
+    read: Callable[[dict[str, Any]], Sequence[Feedback]],
     changed_at: Callable[[dict[str, Any]], str | None],
     refusal: str,
 ) -> Assembly:
@@ -18,14 +18,14 @@ def feedback_assembly(
 
     Args:
         records: The versions, one a piece.
-        read: Reads one; None where it names nothing that it judges.
+        read: Reads one; nothing where it names nothing that it judges.
         changed_at: When a version was made; of equal ones the last holds.
-        refusal: The reason of a refusal where `read` gives None.
+        refusal: The reason of a refusal where `read` gives nothing.
     """
     latest = max(range(len(records)), key=lambda index: (changed_at(records[index]) or "", index))
     feedback = read(records[latest])
-    assembly = Assembly(feedback=[] if feedback is None else [feedback])
-    if feedback is None:
+    assembly = Assembly(feedback=list(feedback))
+    if not feedback:
         assembly.refused[latest] = refusal
     for index in range(len(records)):
         if index != latest:

@@ -62,7 +62,9 @@ def assemble_traces(
             _tell(fates, owners[index][1].operations, reason, used)
     for operation in operations:
         if operation.kind == "tool":
-            _tell(assembly.set_apart, [operation], "a tool run that answers no recorded call of the model", used)
+            _tell(
+                assembly.set_apart, [operation], "a tool or function that answers no recorded call of the model", used
+            )
         else:
             _tell(assembly.set_apart, [operation], "encloses or serves model calls, and is none", used)
     _forget(assembly.set_apart, {*assembly.refused, *assembly.duplicates})
@@ -170,7 +172,7 @@ def _model_call(call: CallContent, trace: _Trace) -> ModelCall:
         truncated=is_cut,
         stop_reason=stop_reason,
         error=operation.error,
-        is_utility=operation.is_utility,
+        is_utility=_is_utility(operation, trace.tree),
         scores=[score for item in call.operations for score in item.scores],
         metadata=metadata,
     )
@@ -179,6 +181,11 @@ def _model_call(call: CallContent, trace: _Trace) -> ModelCall:
 def _agent(operation: Operation, tree: OperationTree) -> str | None:
     """The name of the nearest agent around an operation."""
     return next((item.agent for item in (operation, *tree.ancestors(operation)) if item.agent), None)
+
+
+def _is_utility(operation: Operation, tree: OperationTree) -> bool | None:
+    """Whether an operation, or one around it, is known to serve something else than the agent's task."""
+    return True if any(item.is_utility for item in (operation, *tree.ancestors(operation))) else operation.is_utility
 
 
 def _usage(call: CallContent) -> Usage | None:
