@@ -366,10 +366,10 @@ _READERS: tuple[Callable[[dict[str, Any]], ChatMessages | None], ...] = (
     _langchain,
     _event,
     _koog,
+    _pydantic_ai,
     _genai_parts,
     _gemini,
     _ai_sdk,
-    _pydantic_ai,
     _llama_index,
     _agent_framework,
 )
