@@ -19,6 +19,7 @@ class ModelCall:
         call_id: The log's id of the call; becomes `Message.id` of the answers.
         tools: JSON text of the tools in OpenAI form (`openai_messages.normalize_tools`); None: not logged.
         parent_id: Id of the enclosing call or span, where the log nests them.
+        parent_tool_call_id: Id of the tool call within which it was made, where the log says so: a sub-agent's.
         name: Of the operation or agent, as logged ("ChatOpenAI", "planner").
         truncated: The answer was cut by a token limit.
         is_utility: Known from the log to be no step of the agent (title, summary); None: not known.
@@ -46,6 +47,7 @@ class ModelCall:
     is_utility: bool | None = None
     scores: list[Score] = field(default_factory=list)
     metadata: dict[str, Any] = field(default_factory=dict)
+    parent_tool_call_id: str | None = None
 
 
 @dataclass

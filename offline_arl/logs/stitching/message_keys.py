@@ -10,36 +10,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from offline_arl.logs.stitching.system_prompts import without_volatile
 from offline_arl.trajectories.schema import FilePart, ImagePart, Message, TextPart, ToolCall
 
 # (role, text), and where there are any, attachments and tool calls. Compared by value, so there are no collisions.
 MessageKey = tuple[str, str] | tuple[str, str, tuple[str, ...], tuple[str, ...]]
 
 _WHOLE_FLOAT = re.compile(rb"(?<=\d)\.0+(?=[,}\]])")
-_MONTH = (
-    r"(?:january|february|march|april|may|june|july|august|september|october|november|december|"
-    r"jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b\.?"
-)
-_WEEKDAY = r"(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun)\b"
-_CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?"
-_VOLATILE = re.compile(
-    rf"""
-      \b[0-9a-f]{{8}}-(?:[0-9a-f]{{4}}-){{3}}[0-9a-f]{{12}}\b                                  # UUID
-    | \b\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}(?:[T ]{_CLOCK}\s?(?:Z|[+-]\d{{2}}:?\d{{2}})?)?     # 2025-03-03T10:15Z
-    | \b\d{{1,2}}[-/.]\d{{1,2}}[-/.]\d{{2,4}}\b                                                # 03/03/2025
-    | \b{_CLOCK}(?:\s?[ap]\.?m\b)?(?:\s(?:UTC|GMT)\b)?                                      # 10:15 AM
-    | \b{_MONTH}(?:\s+\d{{1,2}}(?:st|nd|rd|th)?\b)?(?:,?\s+\d{{4}}\b)?                         # March 3, 2025
-    | \b\d{{1,2}}(?:st|nd|rd|th)?\s+(?:of\s+)?{_MONTH}(?:,?\s+\d{{4}}\b)?                      # 3rd of March 2025
-    | \b{_WEEKDAY}
-    | \b\d{{6,}}(?:\.\d+)?\b                                                                   # epoch seconds
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
 
 
 class MessageKeys:
@@ -115,24 +96,6 @@ def _json(value: Any) -> str:
         return msgspec.json.encode(value, order="deterministic").decode()
     except (ValueError, OverflowError, TypeError, RecursionError):
         return repr(value)
-
-
-def leading_system_messages(messages: Sequence[Message]) -> int:
-    """How many messages at the start are system prompts."""
-    for index, message in enumerate(messages):
-        if message.role not in ("system", "developer"):
-            return index
-    return len(messages)
-
-
-@lru_cache(maxsize=4096)
-def without_volatile(text: str) -> str:
-    """A system prompt with dates, times, long numbers and UUIDs taken out: what differs from call to call.
-
-    >>> without_volatile("Today is Monday, March 3, 2025, 10:15 AM. You are agent 2.")
-    'Today is 0, 0, 0. You are agent 2.'
-    """
-    return _VOLATILE.sub("0", text).strip()
 
 
 def conversation_digest(messages: Sequence[Message]) -> str:

@@ -1,95 +1,78 @@
-"""Model calls that a harness makes beside its agent: titles, summaries, topic detection, suggestions."""
+"""Model calls that a harness makes beside its agent: titles, summaries, topic detection, suggestions.
+
+They are one-shot calls without tools, or they end a copy of the conversation that goes on without them.
+"""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 
+from offline_arl.logs.stitching.answers import answer_place
 from offline_arl.logs.stitching.calls import ModelCall
-from offline_arl.logs.stitching.message_keys import leading_system_messages
+from offline_arl.logs.stitching.prompts import Family, Prompt
+from offline_arl.logs.stitching.utility_words import told_by_content, told_by_name, told_by_system_prompt
 
-_MAKE = r"\b(?:generat|creat|writ|produc|extract|provid|suggest|propos|predict|com[ei]|giv|assign)\w*\b"
-_TALK = r"\b(?:conversations?|chats?|dialog(?:ue)?s?|sessions?|threads?|discussions?|(?:chat|message)\s+history)\b"
-_NEXT = r"\b(?:follow[- ]?ups?|next)\b[^.\n]{0,30}\b(?:questions?|prompts?|repl(?:y|ies)|messages?|inputs?)\b"
-_RECORD = "conversation|chat|session|history|context"
-
-# What the instructions of such a call say, in a system prompt, which speaks of nothing else ...
-_SYSTEM_SAYS = {
-    "title": rf"{_MAKE}[^.\n]{{0,60}}\btitles?\b|\btitle generat(?:or|ion)\b|\bsummari[sz]\w*[^.\n]{{0,60}}\btitles?\b",
-    "topic detection": r"\bnew (?:conversation )?topic\b|\bis_?new_?topic\b|\btopic (?:detect|classif)\w+",
-    "summary": (
-        rf"\bsummar\w+\b[^.\n]{{0,80}}{_TALK}|{_TALK}[^.\n]{{0,30}}\b(?:summari[sz]er|summari[sz]ation|compaction)\b"
-    ),
-    "suggestions": rf"{_MAKE}[^.\n]{{0,60}}{_NEXT}",
-    "tags": rf"{_MAKE}[^.\n]{{0,60}}\btags?\b[^.\n]{{0,80}}{_TALK}",
-}
-# ... and in a message of the user, who may well ask an agent for a title or a summary of something else.
-_USER_SAYS = {
-    "title": rf"\btitles?\b[^.\n]{{0,80}}{_TALK}|{_TALK}[^.\n]{{0,40}}\btitles?\b",
-    "topic detection": r"\bis_?new_?topic\b|\bnew conversation topic\b",
-    "summary": (
-        rf"\bsummar(?:y|i[sz]e)\b[^.\n]{{0,60}}(?:{_TALK}|\b(?:above|so far)\b)|"
-        rf"{_TALK}[^.\n]{{0,30}}\b(?:to (?:be )?summari[sz]ed?|to compact)\b"
-    ),
-    "suggestions": rf"{_MAKE}[^.\n]{{0,60}}{_NEXT}",
-    "tags": rf"{_MAKE}[^.\n]{{0,60}}\btags?\b[^.\n]{{0,80}}{_TALK}",
-    "warm-up": r"\A\s*(?:quota|ping|warm[- ]?up)\s*\Z",
-}
-_NAME_SAYS = {
-    "title": r"(?:^|_)titles?(?:_|$)",
-    "topic detection": r"(?:^|_)topics?_(?:detect|classif)|(?:^|_)(?:detect|classify|new)_topic",
-    "summary": (
-        rf"(?:^|_)(?:{_RECORD})_summar|(?:^|_)summari[sz]e_(?:{_RECORD})(?:_|$)|(?:^|_)compact(?:ion|ing)?(?:_|$)"
-    ),
-    "suggestions": r"(?:^|_)(?:suggestions?|follow_?ups?)(?:_|$)",
-    "tags": r"(?:^|_)generate_tags(?:_|$)",
-    "warm-up": r"(?:^|_)warm_?up(?:_|$)",
-}
-_ANSWER_SAYS = {
-    "title": r'\A\s*(?:```(?:json)?\s*)?\{\s*"title"\s*:\s*"[^"]{0,200}"\s*\}',
-    "topic detection": r'\A\s*(?:```(?:json)?\s*)?\{\s*"is_?new_?topic"\s*:',
-    "suggestions": r'\A\s*(?:```(?:json)?\s*)?\{\s*"(?:follow_ups|suggestions)"\s*:',
-    "tags": r'\A\s*(?:```(?:json)?\s*)?\{\s*"tags"\s*:\s*\[',
-}
-_LOOK_AT = 2000  # characters of a prompt in which its purpose is told
+_MIN_SUMMARY = 40  # characters
+_MAX_STARTS = 256  # beginnings of conversations that are searched for a summary
+_SUMMARY_DEPTHS = 3  # a summary stands among the first messages
 
 
-def _compiled(patterns: dict[str, str]) -> dict[str, re.Pattern[str]]:
-    return {kind: re.compile(pattern, re.IGNORECASE) for kind, pattern in patterns.items()}
+def find_utilities(prompts: Sequence[Prompt]) -> dict[int, str]:
+    """Utility calls by index, with what they are for; none but those that the log names where no other call is."""
+    named: dict[int, str] = {}
+    doubtful: list[Prompt] = []
+    agents: set[Family] = set()
+    with_tools: set[Family] = set()
+    for prompt in prompts:
+        call = prompt.call
+        if call.is_utility:
+            kind = told_by_name(call) or told_by_content(call) or told_by_system_prompt(call)
+            named[prompt.index] = kind or "as the log says"
+            continue
+        if _offers_tools(call):
+            with_tools.add(prompt.family)
+        if call.is_utility is False or answer_place(prompt, 0) is not None or call.choices[0].tool_calls:
+            agents.add(prompt.family)
+        else:
+            doubtful.append(prompt)
+    agents |= with_tools
+    found: dict[int, str] = {}
+    for prompt in doubtful:
+        kind = _kind(prompt, prompt.family in agents, prompt.family in with_tools)
+        if kind is not None:
+            found[prompt.index] = kind
+    has_steps = len(named) + len(found) < len(prompts)
+    return {**named, **found} if has_steps else named
 
 
-_SYSTEM, _USER, _NAME, _ANSWER = map(_compiled, (_SYSTEM_SAYS, _USER_SAYS, _NAME_SAYS, _ANSWER_SAYS))
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_NO_WORD = re.compile(r"[^a-z0-9]+")
+def _kind(prompt: Prompt, is_agent: bool, has_tools: bool) -> str | None:
+    """What a call that nothing went on from is for, if it is a utility call."""
+    call = prompt.call
+    offers_tools = _offers_tools(call)
+    kind = None if is_agent else told_by_system_prompt(call)
+    if not offers_tools:
+        kind = told_by_name(call) or kind
+    kind = kind or told_by_content(call)
+    if kind is None:
+        return None
+    if not any(message.role == "assistant" for message in call.messages):
+        return None if offers_tools else kind
+    # What ends a conversation may be what its user asked for, unless the conversation went on without it.
+    is_apart = not is_agent or (has_tools and not offers_tools) or _went_on_without(prompt)
+    return kind if is_apart else None
 
 
-def utility_by_system_prompt(call: ModelCall) -> str | None:
-    """What utility a call is by its system prompt: "title", "summary", ...; None where it tells nothing."""
-    for message in call.messages[: leading_system_messages(call.messages)]:
-        found = _first(_SYSTEM, message.text[:_LOOK_AT])
-        if found is not None:
-            return found
-    return None
+def _offers_tools(call: ModelCall) -> bool:
+    return call.tools is not None and call.tools.strip() not in ("", "[]")
 
 
-def utility_by_content(call: ModelCall) -> str | None:
-    """What utility a call is by its name, its last message or its answer."""
-    if call.name is not None:
-        found = _first(_NAME, _NO_WORD.sub("_", _CAMEL.sub("_", call.name).lower()))
-        if found is not None:
-            return found
-    if call.messages and call.messages[-1].role in ("user", "system", "developer"):
-        text = call.messages[-1].text
-        found = _first(_USER, text[:_LOOK_AT]) or _first(_USER, text[-_LOOK_AT:])
-        if found is not None:
-            return found
-    return _first(_ANSWER, call.choices[0].text[:_LOOK_AT]) if call.choices else None
-
-
-def has_tools(call: ModelCall) -> bool:
-    """Whether a call offered tools or got a tool call as its answer."""
-    offered = call.tools is not None and call.tools.strip() not in ("", "[]")
-    return offered or any(choice.tool_calls for choice in call.choices)
-
-
-def _first(patterns: dict[str, re.Pattern[str]], text: str) -> str | None:
-    return next((kind for kind, pattern in patterns.items() if pattern.search(text)), None)
+def _went_on_without(prompt: Prompt) -> bool:
+    """Whether the conversation has another message in place of the instruction, or starts anew from the answer."""
+    end = prompt.end
+    if end.parent is not None and len(end.parent.children) > 1:
+        return True
+    answer = prompt.call.choices[0].text.strip()
+    if len(answer) < _MIN_SUMMARY:
+        return False
+    starts = [prompt.family.root, *end.path()[: _SUMMARY_DEPTHS - 1]]
+    return any(answer in key[1] for node in starts if len(node.children) <= _MAX_STARTS for key in node.children)
