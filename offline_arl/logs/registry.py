@@ -114,6 +114,25 @@ def _provider_calls() -> list[LogAdapter]:
 
 def _training_sets() -> list[LogAdapter]:
     """Preference, unpaired and supervised training files, ShareGPT and its relatives, OpenAI chat."""
+    from offline_arl.logs.agent_tuning import AgentTuningAdapter
+    from offline_arl.logs.alpaca import AlpacaAdapter
+    from offline_arl.logs.function_calling_sets import ToucanAdapter, XLAMAdapter
+    from offline_arl.logs.llama_factory import LlamaFactoryAdapter
+    from offline_arl.logs.open_instruct import OpenInstructAdapter
     from offline_arl.logs.openai_chat import OpenAIChatAdapter
+    from offline_arl.logs.openai_preferences import OpenAIPreferenceAdapter
+    from offline_arl.logs.sharegpt import ShareGPTAdapter
+    from offline_arl.logs.trl_datasets import TRLAdapter
 
-    return [OpenAIChatAdapter()]
+    return [
+        OpenAIPreferenceAdapter(),
+        LlamaFactoryAdapter(),
+        ToucanAdapter(),
+        AgentTuningAdapter(),
+        ShareGPTAdapter(),
+        XLAMAdapter(),
+        AlpacaAdapter(),
+        OpenInstructAdapter(),
+        TRLAdapter(),
+        OpenAIChatAdapter(),
+    ]
