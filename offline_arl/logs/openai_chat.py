@@ -63,35 +63,50 @@ class OpenAIChatAdapter:
             messages.insert(0, text_message("system", system))
         elif system is not None:
             values["system"] = system
-        metadata = values.pop("metadata", None)
-        metadata = dict(metadata) if isinstance(metadata, dict) else {} if metadata is None else {"metadata": metadata}
-        texts = _texts(values)
-        task_id = texts.get("task_id")
-        trajectory = Trajectory(
-            trajectory_id=record.trajectory_id(),
-            messages=messages,
-            source=record.source(self.name),
-            task_id=task_id,
-            group_id=texts.get("group_id") or task_id,
-            episode_id=texts.get("episode_id"),
-            task_type=texts.get("task_type"),
-            agent=texts.get("agent"),
-            model=texts.get("model"),
-            started_at=_started_at(texts, values),
-            ended_at=texts.get("ended_at"),
-            contexts=contexts,
-            terminated=_flag(values, "terminated"),
-            truncated=_flag(values, "truncated"),
-            stop_reason=texts.get("stop_reason"),
-            outcome=_outcome(values),
-            metadata=metadata,
-            session_id=texts.get("session_id"),
-            user_id=texts.get("user_id"),
-        )
-        # Whatever is left is kept: logged ids, finish reasons, sampling parameters and keys nobody foresaw.
-        for key, value in values.items():
-            metadata.setdefault(key, value)
-        return [trajectory]
+        return [trajectory_of(record, self.name, messages, contexts, values)]
+
+
+def trajectory_of(
+    record: RawRecord, format: str, messages: list[Message], contexts: list[Context], values: dict[str, Any]
+) -> Trajectory:
+    """The trajectory of a record that holds one conversation, from what stands beside the messages.
+
+    Args:
+        record: The record.
+        format: Name of its format.
+        messages: Its messages.
+        contexts: Its tools.
+        values: All other keys of the record, parsed; taken apart. What is not known goes to the metadata.
+    """
+    metadata = values.pop("metadata", None)
+    metadata = dict(metadata) if isinstance(metadata, dict) else {} if metadata is None else {"metadata": metadata}
+    texts = _texts(values)
+    task_id = texts.get("task_id")
+    trajectory = Trajectory(
+        trajectory_id=record.trajectory_id(),
+        messages=messages,
+        source=record.source(format),
+        task_id=task_id,
+        group_id=texts.get("group_id") or task_id,
+        episode_id=texts.get("episode_id"),
+        task_type=texts.get("task_type"),
+        agent=texts.get("agent"),
+        model=texts.get("model"),
+        started_at=_started_at(texts, values),
+        ended_at=texts.get("ended_at"),
+        contexts=contexts,
+        terminated=_flag(values, "terminated"),
+        truncated=_flag(values, "truncated"),
+        stop_reason=texts.get("stop_reason"),
+        outcome=_outcome(values),
+        metadata=metadata,
+        session_id=texts.get("session_id"),
+        user_id=texts.get("user_id"),
+    )
+    # Whatever is left is kept: logged ids, finish reasons, sampling parameters and keys nobody foresaw.
+    for key, value in values.items():
+        metadata.setdefault(key, value)
+    return trajectory
 
 
 def _fields(raw: bytes) -> dict[str, msgspec.Raw]:
