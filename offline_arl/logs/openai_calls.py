@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.openai_messages import convert_messages, json_type, needs_pairing, normalize_tools, pair_by_order
+from offline_arl.logs.openai_messages import (
+    convert_message,
+    convert_messages,
+    json_type,
+    needs_pairing,
+    normalize_tools,
+    pair_by_order,
+)
 from offline_arl.logs.values import as_list, as_object, as_text, json_text
 from offline_arl.trajectories.schema import Message, MessageError, Producer, TokenRecord
 
@@ -124,10 +131,7 @@ def _choice(
     logprobs = as_object(choice.get("logprobs"))
     tokens = _tokens(choice, as_list(logprobs.get("content")), shared_ids)
     extras = {key: value for key, value in choice.items() if value is not None and value != []}
-    try:
-        message = convert_messages([{"role": "assistant", **fields, "usage": fields.get("usage", usage)}], "message")[0]
-    except RecordRefusedError as error:
-        raise RecordRefusedError(f"{where}.{str(error).replace('message[0]', 'message', 1)}") from error
+    message = convert_message({"role": "assistant", **fields, "usage": fields.get("usage", usage)}, f"{where}.message")
     metadata = {key: value for key, value in message.metadata.items() if value is not None and value != []}
     for key, value in extras.items():
         metadata.setdefault(key, value)

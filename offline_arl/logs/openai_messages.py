@@ -127,6 +127,7 @@ def _message(fields: object) -> Message:
         usage=_usage(fields, metadata),
         trainable=_trainable(fields),
         metadata=metadata,
+        id=fields.pop("id") if isinstance(fields.get("id"), str) else None,
     )
     for key, extra in fields.items():
         metadata.setdefault(key, extra)
