@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from offline_arl.trajectories import encoding
-from offline_arl.trajectories.encoding import EncodedTrajectory, storable
-from offline_arl.trajectories.feedback import feedback_digest, feedback_row
+from offline_arl.trajectories.encoding import EncodedTrajectory
 from offline_arl.trajectories.index import AssemblyEntry, MadeTrajectory
-from offline_arl.trajectories.pieces import PendingGroup, batches, group_identity, read_groups
+from offline_arl.trajectories.pieces import PendingGroup, batches, group_identity, read_groups, storable
 from offline_arl.trajectories.quarantine import RefusedRecord
 from offline_arl.trajectories.record_states import RANK, RecordState, after_assembly, after_pieces
 from offline_arl.trajectories.schema import Feedback
+from offline_arl.trajectories.scores import feedback_digest, feedback_row
 from offline_arl.trajectories.session import WriteSession
 
 # Group numbers that are kept at hand from one part to the next, so that a long session needs no look-ups.

@@ -27,8 +27,9 @@ from offline_arl.trajectories.schema import (
     TextPart,
     Trajectory,
 )
-from offline_arl.trajectories.step_table import StepRow, step_rows
-from offline_arl.trajectories.validate import errors_of
+from offline_arl.trajectories.scores import score_values
+from offline_arl.trajectories.step_table import RefusedCall, StepRow, step_rows
+from offline_arl.trajectories.validate import Problem, no_policy_step, refused_call, structural_problems
 
 SCALAR_COLUMNS: dict[str, pl.DataType] = {
     "trajectory_id": pl.String(),
@@ -91,8 +92,29 @@ STEP_COLUMNS: dict[str, pl.DataType] = {
     "reward": pl.Float64(),
     "is_last": pl.Boolean(),
 }
+FINDING_COLUMNS: dict[str, pl.DataType] = {
+    "trajectory_id": pl.String(),
+    "code": pl.String(),
+    "severity": pl.String(),
+    "where": pl.String(),
+    "text": pl.String(),
+}
+IDENTITY_COLUMNS: dict[str, pl.DataType] = {
+    "trajectory_id": pl.String(),
+    "kind": pl.String(),
+    "id": pl.String(),
+    "message_index": pl.Int64(),
+}
 BLOB_COLUMNS: dict[str, pl.DataType] = {"blob_id": pl.String(), "kind": pl.String(), "text": pl.String()}
 _REFERENCES = [list(SCALAR_COLUMNS).index(name) for name in ("parent_trajectory_id", "branch_trajectory_id")]
+
+
+class Identity(NamedTuple):
+    """An id of a trajectory or of one of its messages, by which feedback that is kept elsewhere finds it."""
+
+    kind: str  # "trace" or "call", see `schema.FeedbackTarget`
+    id: str
+    message_index: int | None
 
 
 class EncodedTrajectory(NamedTuple):
@@ -104,6 +126,9 @@ class EncodedTrajectory(NamedTuple):
     blobs: dict[str, tuple[str, str]]  # blob_id to (kind, text)
     content_key: bytes  # 16 bytes, equal for records that copy one another
     size: int  # bytes of JSON
+    findings: list[Problem]  # warnings
+    identities: list[Identity]  # ids by which feedback finds it
+    scores: list[tuple[Any, ...]]  # in the order of SCORE_COLUMNS
 
     def renamed(self, trajectory_id: str) -> EncodedTrajectory:
         """The same trajectory under another id."""
@@ -150,37 +175,40 @@ def blob_id(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def storable(text: str) -> str:
-    r"""The text with what UTF-8 cannot hold (file names in other encodings) as `\udc..`."""
-    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
-
-
 def encode_trajectory(trajectory: Trajectory) -> EncodedTrajectory:
     """Check a trajectory and turn it into the values of its row.
 
     Raises:
-        DataError: The trajectory breaks a promise of the schema (see `validate.errors_of`), or holds a value that
-            JSON cannot carry without loss.
+        DataError: The trajectory breaks a promise of the schema (see `validate.CODES`), or holds a value that JSON
+            cannot carry without loss.
     """
-    problems = errors_of(trajectory)
-    if problems:
-        raise DataError(f"trajectory {trajectory.trajectory_id!r}: {problems[0]}")
+    problems = structural_problems(trajectory)
+    for problem in problems:
+        if problem.severity == "error":
+            raise DataError(f"trajectory {trajectory.trajectory_id!r}: {problem}")
     refs, blobs = _BlobRefs(), dict[str, tuple[str, str]]()
     messages = _without_system_texts(trajectory.messages, refs, blobs)
     contexts = _without_tools(trajectory.contexts, refs, blobs)
+    refused: list[RefusedCall] = []
     try:
+        steps = step_rows(trajectory, refused)
+        scalars = _scalars(trajectory, steps)
         content = (
             _encoder.encode(messages),
             _encoder.encode(contexts),
             _encoder.encode(trajectory.metadata),
-            _encoder.encode(trajectory.outcome.components),
-            _encoder.encode(trajectory.identifiers),
-            _encoder.encode(trajectory.scores),
+            _encoder.encode(trajectory.outcome.components) if trajectory.outcome.components else b"{}",
+            _encoder.encode(trajectory.identifiers) if trajectory.identifiers else b"{}",
+            _encoder.encode(trajectory.scores) if trajectory.scores else b"[]",
             _encoder.encode(refs),
         )
+        _encoder.encode(scalars)  # so that what no column could hold is told here
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(f"trajectory {trajectory.trajectory_id!r}: cannot be stored as JSON: {error}") from error
-    steps = step_rows(trajectory)
+    if refused:
+        problems.extend(map(refused_call, refused))
+    if not steps:
+        problems.append(no_policy_step())
     key = hashlib.blake2b(digest_size=16)
     # The task is part of the content: "hello" answered by "hi" in two tasks is not one record copied. What the
     # attempt was judged to be is not: the same record with another score is still a copy.
@@ -189,12 +217,23 @@ def encode_trajectory(trajectory: Trajectory) -> EncodedTrajectory:
         key.update(piece)
     return EncodedTrajectory(
         trajectory.trajectory_id,
-        (*_scalars(trajectory, steps), *content),
+        (*scalars, *content),
         steps,
         blobs,
         key.digest(),
         sum(map(len, content)),
+        problems,
+        _identities(trajectory),
+        [score_values(score) for score in trajectory.scores],
     )
+
+
+def _identities(trajectory: Trajectory) -> list[Identity]:
+    found = [Identity("trace", name, None) for name in trajectory.identifiers.values()]
+    for index, message in enumerate(trajectory.messages):
+        if message.id is not None and message.producer.kind != "copy":
+            found.append(Identity("call", message.id, index))
+    return found
 
 
 def _scalars(trajectory: Trajectory, steps: list[StepRow]) -> tuple[Any, ...]:
@@ -224,7 +263,7 @@ def _scalars(trajectory: Trajectory, steps: list[StepRow]) -> tuple[Any, ...]:
         trajectory.stop_reason,
         outcome.status,
         outcome.success,
-        outcome.score,
+        None if outcome.score is None else float(outcome.score),
         outcome.scorer,
         source.format,
         source.file,

@@ -41,6 +41,9 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     trajectories: FileEntry | None = None
     steps: FileEntry | None = None
     blobs: FileEntry | None = None
+    findings: FileEntry | None = None  # what validation found, see `validate.CODES`
+    identities: FileEntry | None = None  # ids by which feedback finds trajectories and messages
+    scores: FileEntry | None = None  # the scores of the trajectories, a row each
     quarantine: FileEntry | None = None
     pieces: FileEntry | None = None  # see `pieces`
     assemblies: FileEntry | None = None  # what groups of pieces became

@@ -10,10 +10,10 @@ import msgspec
 import polars as pl
 
 from offline_arl.trajectories import encoding, files
-from offline_arl.trajectories.feedback import FEEDBACK_COLUMNS
 from offline_arl.trajectories.files import FileEntry, Part
 from offline_arl.trajectories.index import AssemblyEntry, IndexRows, MadeTrajectory
 from offline_arl.trajectories.pieces import write_pieces
+from offline_arl.trajectories.scores import FEEDBACK_COLUMNS, JUDGEMENT_COLUMNS
 from offline_arl.trajectories.step_table import StepRow
 
 ASSEMBLY_COLUMNS: dict[str, pl.DataType] = {
@@ -39,6 +39,9 @@ class PartBuffer:
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     steps: list[StepRow] = field(default_factory=list)
     blobs: dict[str, tuple[str, str]] = field(default_factory=dict)
+    findings: list[tuple[Any, ...]] = field(default_factory=list)
+    identities: list[tuple[Any, ...]] = field(default_factory=list)
+    scores: list[tuple[Any, ...]] = field(default_factory=list)
     refused: list[bytes] = field(default_factory=list)
     pieces: list[tuple[Any, ...]] = field(default_factory=list)
     fates: list[tuple[int, bytes, str, str | None]] = field(default_factory=list)
@@ -67,6 +70,12 @@ class PartBuffer:
             write("steps", encoding.table(self.steps, encoding.STEP_COLUMNS))
             blobs = [(key, kind, text) for key, (kind, text) in sorted(self.blobs.items())]
             write("blobs", encoding.table(blobs, encoding.BLOB_COLUMNS))
+        if self.findings:
+            write("findings", encoding.table(self.findings, encoding.FINDING_COLUMNS))
+        if self.identities:
+            write("identities", encoding.table(self.identities, encoding.IDENTITY_COLUMNS))
+        if self.scores:
+            write("scores", encoding.table(self.scores, JUDGEMENT_COLUMNS))
         if self.refused:
             path = root / "quarantine" / f"{name}.jsonl"
             text = b"".join(line + b"\n" for line in self.refused)
@@ -100,13 +109,3 @@ def assembly_entry(row: tuple[Any, ...]) -> tuple[int, AssemblyEntry]:
     group, seen_part, trajectories, feedback_part, feedback = row
     made = {name: MadeTrajectory(id, bytes.fromhex(digest)) for name, id, digest in _made_decoder.decode(trajectories)}
     return group, AssemblyEntry(seen_part, made, feedback_part, feedback)
-
-
-def void_rows(root: Path, entries: list[FileEntry]) -> pl.DataFrame:
-    """All rows of `removed` files, which say what is void in which part."""
-    frames = []
-    for entry in entries:
-        path = files.whole_file(root, entry)
-        with files.told_reading(path):
-            frames.append(pl.read_parquet(path, columns=list(REMOVED_COLUMNS)))
-    return pl.concat(frames) if frames else pl.DataFrame(schema=REMOVED_COLUMNS)

@@ -74,6 +74,11 @@ def group_identity(format: str, key: str | None, scope: str) -> bytes:
     return hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
+def storable(text: str) -> str:
+    r"""The text with what UTF-8 cannot hold (file names in other encodings) as `\udc..`."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
 def write_pieces(root: Path, name: str, rows: list[tuple[Any, ...]]) -> FileEntry:
     """Write the pieces of a part, ordered by group."""
     rows.sort(key=lambda row: row[0])

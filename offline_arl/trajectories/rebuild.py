@@ -11,7 +11,8 @@ import polars as pl
 
 from offline_arl.trajectories.files import Manifest, Part
 from offline_arl.trajectories.index import FILE, IndexRows, StoreIndex
-from offline_arl.trajectories.parts import ASSEMBLY_COLUMNS, assembly_entry, void_rows
+from offline_arl.trajectories.part_frames import read_void
+from offline_arl.trajectories.parts import ASSEMBLY_COLUMNS, assembly_entry
 from offline_arl.trajectories.quarantine import RefusedRecord
 from offline_arl.trajectories.record_states import REFUSED, USED, RecordEntry, after_assembly, after_pieces
 
@@ -38,18 +39,11 @@ def open_index(root: Path, manifest: Manifest) -> StoreIndex:
         index.reset(manifest.generation)
         behind = manifest.parts
     if behind:
-        void = void_ids(root, manifest)
+        void = read_void(root, manifest).trajectories
         with index.transaction():
             for part in behind:
                 index.add(part.number, _rows_of(root, part, void.get(part.number, frozenset()), index))
     return index
-
-
-def void_ids(root: Path, manifest: Manifest) -> dict[int, frozenset[str]]:
-    """The trajectories of each part (by number) whose row there is void; parts without any are missing."""
-    frame = void_rows(root, [part.removed for part in manifest.parts if part.removed is not None])
-    ids = frame.filter(pl.col("trajectory_id").is_not_null()).group_by("part").agg("trajectory_id")
-    return {part: frozenset(names) for part, names in ids.iter_rows()}
 
 
 def _rows_of(root: Path, part: Part, void: frozenset[str], index: StoreIndex) -> IndexRows:

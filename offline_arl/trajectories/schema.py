@@ -272,9 +272,12 @@ class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True):
         return [index for index, message in enumerate(self.messages) if is_policy_message(message)]
 
 
+POLICY_KINDS = ("model", "unknown")
+
+
 def is_policy_message(message: Message) -> bool:
     """Whether a message is a step of the agent: an assistant message not known to come from elsewhere."""
-    return message.role == "assistant" and message.producer.kind in ("model", "unknown")
+    return message.role == "assistant" and message.producer.kind in POLICY_KINDS
 
 
 def parse_arguments(raw: str) -> tuple[dict[str, Any] | None, str | None]:

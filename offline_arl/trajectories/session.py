@@ -74,6 +74,12 @@ class WriteSession:
         buffer.rows.append((*encoded.values, record_key, content))
         buffer.steps.extend(encoded.steps)
         buffer.blobs.update(encoded.blobs)
+        if encoded.findings:
+            buffer.findings.extend((name, *problem) for problem in encoded.findings)
+        if encoded.identities:
+            buffer.identities.extend((name, *identity) for identity in encoded.identities)
+        if encoded.scores:
+            buffer.scores.extend((name, *score) for score in encoded.scores)
         buffer.bytes += encoded.size
 
     def remove(self, trajectory_id: str) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from offline_arl.trajectories.acceptance import checker_for
 from offline_arl.trajectories.calls import CallProblem
-from offline_arl.trajectories.schema import ReasoningPart, TextPart, Trajectory
+from offline_arl.trajectories.schema import POLICY_KINDS, ReasoningPart, TextPart, Trajectory
 
 
 class StepRow(NamedTuple):
@@ -54,40 +54,69 @@ def is_invalid_action(trajectory: Trajectory, message_index: int) -> bool:
     return is_marked_invalid(trajectory, message_index) or bool(call_problems(trajectory, message_index))
 
 
-def step_rows(trajectory: Trajectory) -> list[StepRow]:
-    """One row a step of `trajectory`, in order."""
-    indices = trajectory.step_indices()
+class RefusedCall(NamedTuple):
+    """A call that the tools in force would not accept, and where it is."""
+
+    message_index: int
+    call_index: int
+    problem: CallProblem
+
+
+def step_rows(trajectory: Trajectory, refused: list[RefusedCall] | None = None) -> list[StepRow]:
+    """One row a step of `trajectory`, in order.
+
+    Args:
+        trajectory: The trajectory.
+        refused: Gets the calls that are not acceptable, where given.
+    """
     rows: list[StepRow] = []
-    last = len(indices) - 1
-    for step, index in enumerate(indices):
-        message = trajectory.messages[index]
+    contexts = trajectory.contexts
+    checker = checker_for(contexts[0].tools) if len(contexts) == 1 and contexts[0].start == 0 else None
+    for index, message in enumerate(trajectory.messages):
+        if message.role != "assistant" or message.producer.kind not in POLICY_KINDS:
+            continue
         text_characters, reasoning_characters, has_text = 0, 0, False
         for part in message.content or ():
-            if isinstance(part, TextPart):
+            if type(part) is TextPart:
                 text_characters += len(part.text)
-                has_text = has_text or bool(part.text.strip())
-            elif isinstance(part, ReasoningPart):
+                has_text = has_text or (part.text != "" and not part.text.isspace())
+            elif type(part) is ReasoningPart:
                 reasoning_characters += len(part.text)
-        calls = message.tool_calls
-        problems = call_problems(trajectory, index) if calls else []
-        marked = is_marked_invalid(trajectory, index)
-        reward = message.metadata.get("reward")
+        calls, invalid_calls, problem, names = message.tool_calls, 0, None, []
+        if calls:
+            judge = checker or checker_for(trajectory.context_at(index).tools)
+            for number, call in enumerate(calls):
+                names.append(call.name)
+                text_characters += len(call.arguments_raw)
+                found = judge.problem(call)
+                if found is not None:
+                    invalid_calls += 1
+                    problem = problem or found.kind
+                    if refused is not None:
+                        refused.append(RefusedCall(index, number, found))
+        metadata = message.metadata
+        marked = bool(metadata) and metadata.get("invalid_action") is True
+        reward = metadata.get("reward") if metadata else None
         rows.append(
-            StepRow(
-                trajectory.trajectory_id,
-                step,
-                index,
-                len(calls),
-                [call.name for call in calls],
-                len(problems),
-                marked or bool(problems),
-                problems[0].kind if problems else "marked" if marked else None,
-                text_characters + sum([len(call.arguments_raw) for call in calls]),
-                reasoning_characters,
-                has_text,
-                None if message.tokens is None else len(message.tokens.token_ids),
-                float(reward) if isinstance(reward, (int, float)) and not isinstance(reward, bool) else None,
-                step == last,
+            StepRow._make(
+                (
+                    trajectory.trajectory_id,
+                    len(rows),
+                    index,
+                    len(calls),
+                    names,
+                    invalid_calls,
+                    marked or invalid_calls > 0,
+                    problem or ("marked" if marked else None),
+                    text_characters,
+                    reasoning_characters,
+                    has_text,
+                    None if message.tokens is None else len(message.tokens.token_ids),
+                    float(reward) if isinstance(reward, (int, float)) and not isinstance(reward, bool) else None,
+                    False,
+                )
             )
         )
+    if rows:
+        rows[-1] = rows[-1]._replace(is_last=True)
     return rows

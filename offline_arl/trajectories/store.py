@@ -3,6 +3,9 @@
     manifest.json      schema version, counts, configuration, every file with its SHA-256
     trajectories/      one row a trajectory: scalars, and messages, contexts and metadata as JSON
     steps/             the derived step table
+    findings/          what validation found in them
+    scores/            their scores, a row each
+    identities/        ids by which feedback finds them and their messages
     blobs/             system prompts and tool lists of the part of the same number, content-addressed
     side_tables/       what changes: duplicates, splits, rewards, scores; keyed by trajectory_id
     quarantine/        refused records, raw, with the reason (JSON Lines)
@@ -33,9 +36,9 @@ from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories import encoding, files
 from offline_arl.trajectories.duplicates import DUPLICATES
 from offline_arl.trajectories.files import Manifest, Part
-from offline_arl.trajectories.part_frames import VoidIds, scan
+from offline_arl.trajectories.judgements import judgements
+from offline_arl.trajectories.part_frames import Void, read_void, scan
 from offline_arl.trajectories.quarantine import QUARANTINE_COLUMNS, RefusedRecord
-from offline_arl.trajectories.rebuild import void_ids
 from offline_arl.trajectories.schema import Trajectory
 from offline_arl.trajectories.upgrade import upgraded
 from offline_arl.trajectories.writer import StoreWriter
@@ -76,7 +79,7 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._void_read: tuple[tuple[str, ...], VoidIds] = ((), {})
+        self._void_read: tuple[tuple[str, ...], Void] = ((), Void({}, {}))
         files.read_manifest(self.path)
 
     @classmethod
@@ -139,6 +142,23 @@ class Store:
         """The step table: one row a step, scalars only (`encoding.STEP_COLUMNS`)."""
         manifest = self.manifest
         return scan(self.path, manifest.parts, "steps", encoding.STEP_COLUMNS, self._void(manifest))
+
+    @property
+    def feedback(self) -> pl.LazyFrame:
+        """Every judgement, one row for each trajectory that it is about (`judgements.COLUMNS`).
+
+        Those of the trajectories' own records (`Trajectory.scores`) come first, then those that were found elsewhere
+        and joined by id; where the store does not hold what they are about (yet), trajectory_id is null.
+        """
+        manifest = self.manifest
+        sessions = self.trajectories.select("trajectory_id", "session_id")
+        return judgements(self.path, manifest.parts, self._void(manifest), sessions)
+
+    @property
+    def findings(self) -> pl.LazyFrame:
+        """What validation found worth a warning: trajectory_id, code (see `validate.CODES`), severity, where, text."""
+        manifest = self.manifest
+        return scan(self.path, manifest.parts, "findings", encoding.FINDING_COLUMNS, self._void(manifest))
 
     @property
     def quarantined(self) -> pl.LazyFrame:
@@ -267,11 +287,11 @@ class Store:
                 found.append(f"{path}: changed since it was written (SHA-256 {digest[:12]}, not {entry.sha256[:12]})")
         return found
 
-    def _void(self, manifest: Manifest) -> VoidIds:
+    def _void(self, manifest: Manifest) -> Void:
         """The rows that do not count; the files that say so are read once."""
         key = tuple(part.removed.path for part in manifest.parts if part.removed is not None)
         if self._void_read[0] != key:
-            self._void_read = (key, void_ids(self.path, manifest))
+            self._void_read = (key, read_void(self.path, manifest))
         return self._void_read[1]
 
     def _scan_trajectories(self, manifest: Manifest, parts: Sequence[Part], *, content: bool) -> pl.LazyFrame:

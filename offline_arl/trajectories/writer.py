@@ -12,13 +12,13 @@ from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories import assembly, encoding, files
 from offline_arl.trajectories.duplicates import DUPLICATES
 from offline_arl.trajectories.encoding import EncodedTrajectory
-from offline_arl.trajectories.feedback import feedback_row
 from offline_arl.trajectories.index import FILE as INDEX_FILE
 from offline_arl.trajectories.pieces import PendingGroup
 from offline_arl.trajectories.quarantine import RefusedRecord
 from offline_arl.trajectories.rebuild import open_index
 from offline_arl.trajectories.record_states import REFUSED, STATES, USED, RecordState
 from offline_arl.trajectories.schema import Feedback, Trajectory
+from offline_arl.trajectories.scores import feedback_row
 from offline_arl.trajectories.session import WriteSession
 
 __all__ = ["DUPLICATES", "RefusedRecord", "StoreWriter"]

@@ -61,9 +61,7 @@ def content(store: Store) -> dict[str, Any]:
     copies = store.trajectories.select("trajectory_id", "duplicate_of").collect()
     return {
         "trajectories": texts(store),
-        "copies": {
-            frozenset(row) for row in store.trajectories.select("trajectory_id", "duplicate_of").collect().rows()
-        },
+        "copies": copies.sort("trajectory_id").rows(),
         "quarantined": store.quarantined.collect().rows(),
         "counts": store.manifest.counts,
         "records": index["records"],
