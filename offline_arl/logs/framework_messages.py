@@ -71,7 +71,7 @@ class _Turn:
     """Chat messages of one logged message, cut where tool results stand."""
 
     def __init__(self, role: object, rest: dict[str, Any]) -> None:
-        self._role = "assistant" if role in _ASSISTANT_ROLES else role
+        self._role = "assistant" if as_text(role) in _ASSISTANT_ROLES else role
         self._rest = rest
         self._parts: list[Any] = []
         self._calls: list[dict[str, Any]] = []

@@ -117,7 +117,7 @@ def _content(content: object) -> tuple[object, list[dict[str, Any]]]:
     calls: list[dict[str, Any]] = []
     for item in content:
         part = as_object(item)
-        kind = part.get("type")
+        kind = as_text(part.get("type"))
         if kind in _CALL_PARTS:
             if isinstance(part.get("name"), str):
                 arguments = part.get("input", part.get("args", part.get("arguments")))

@@ -74,7 +74,9 @@ def kind_of(record: Any) -> RecordKind | None:
         is_page = "meta" in record and isinstance(first, dict) and kind_of(first) not in (None, "page")
         return "page" if is_page else None
     keys = record.keys()
-    if record.get("type") in _TYPES and ({"traceId", "startTime"} <= keys or {"trace_id", "start_time"} <= keys):
+    if as_text(record.get("type")) in _TYPES and (
+        {"traceId", "startTime"} <= keys or {"trace_id", "start_time"} <= keys
+    ):
         return "observation"
     data_type = record.get("dataType", record.get("data_type"))
     if "name" in keys and isinstance(data_type, str) and data_type in _SCORE_TYPES:
@@ -126,7 +128,7 @@ def read_observation(fields: dict[str, Any], piece: int, trace: TraceInfo | None
         session_id=as_text(fields.pop("sessionId", None)),
         user_id=as_text(fields.pop("userId", None)),
         # What an evaluator or guardrail asks a model is no step of the agent.
-        is_utility=True if logged_type in _JUDGES or _is_internal(fields.get("environment")) else None,
+        is_utility=True if as_text(logged_type) in _JUDGES or _is_internal(fields.get("environment")) else None,
         metadata=without_repeats(metadata),
     )
     rest = {key: value for key, value in fields.items() if key not in _DERIVED and value not in (None, {}, [], "")}

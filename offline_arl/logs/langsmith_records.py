@@ -89,7 +89,7 @@ def kind_of(record: Any) -> RecordKind | None:
     if isinstance(record.get("runs"), list):
         runs = record["runs"]
         return "page" if runs and all(kind_of(run) == "run" for run in runs) else None
-    if record.get("run_type") in RUN_TYPES and "id" in keys and {"inputs", "start_time"} & keys:
+    if as_text(record.get("run_type")) in RUN_TYPES and "id" in keys and {"inputs", "start_time"} & keys:
         return "run"
     if {"id", "key", "run_id"} <= keys and {"score", "value", "correction", "comment"} & keys:
         return "feedback"
@@ -106,7 +106,7 @@ def runs_of(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
         pending = list(record["runs"])
     while pending:
         run = as_object(pending.pop(0))
-        if isinstance(run.get("id"), str):
+        if isinstance(run.get("id"), str) and run["id"]:
             yield run
             pending.extend(as_list(run.get("child_runs")))
 

@@ -20,7 +20,7 @@ from offline_arl.logs.langchain_messages import is_langchain_message
 from offline_arl.logs.openai_messages import convert_message, json_type, needs_pairing, pair_by_order
 from offline_arl.logs.openai_responses import responses_items_to_messages
 from offline_arl.logs.tool_shapes import as_tool_definition, tools_text
-from offline_arl.logs.values import as_list, as_object
+from offline_arl.logs.values import as_list, as_object, as_text
 from offline_arl.trajectories.schema import Message, text_message
 
 _MAX_DEPTH = 6
@@ -179,7 +179,7 @@ def is_message(value: object) -> bool:
         return True
     if is_langchain_message(value) or value.get("event.name") == "gen_ai.choice":
         return True
-    return value.get("type") in _RESPONSES_ITEMS or value.get("kind") in ("request", "response")
+    return as_text(value.get("type")) in _RESPONSES_ITEMS or value.get("kind") in ("request", "response")
 
 
 def read_messages(values: list[Any], where: str = "messages") -> list[Message]:
@@ -188,7 +188,7 @@ def read_messages(values: list[Any], where: str = "messages") -> list[Message]:
     Raises:
         RecordRefusedError: One of them cannot be read; the reason names it.
     """
-    if any(as_object(value).get("type") in _RESPONSES_ITEMS for value in values):
+    if any(as_text(as_object(value).get("type")) in _RESPONSES_ITEMS for value in values):
         messages = responses_items_to_messages(values, where)
     else:
         messages = []
@@ -218,5 +218,5 @@ def _messages_of(value: object, where: str) -> list[Message]:
 
 def _is_anthropic_part(part: object) -> bool:
     fields = as_object(part)
-    kind = fields.get("type")
+    kind = as_text(fields.get("type"))
     return kind in _ANTHROPIC_PARTS or (kind == "image" and isinstance(fields.get("source"), dict))

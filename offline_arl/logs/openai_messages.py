@@ -181,7 +181,7 @@ def content_part(value: object, index: int) -> ContentPart | None:
     if not isinstance(value, dict):
         raise RecordRefusedError(f".content[{index}]: expected an object or a string, got {json_type(value)}")
     kind = value.get("type")
-    if kind in _FOREIGN_PARTS:
+    if isinstance(kind, str) and kind in _FOREIGN_PARTS:
         raise RecordRefusedError(f".content[{index}]: part {kind!r} is not of the OpenAI chat format")
     if kind in ("text", "input_text", "output_text") and isinstance(value.get("text"), str):
         return TextPart(value["text"])

@@ -82,7 +82,7 @@ def call_of_ref(ref: object) -> str | None:
 
 def read_calls(calls: Sequence[tuple[dict[str, Any], int]]) -> list[Operation]:
     """Calls with the indices of their pieces as operations."""
-    parents = {call.get("parent_id") for call, _ in calls}
+    parents = {as_text(call.get("parent_id")) for call, _ in calls}
     return [_operation(call, piece, is_leaf=call["id"] not in parents) for call, piece in calls]
 
 
