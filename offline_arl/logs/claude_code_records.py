@@ -43,7 +43,10 @@ _SCRIPTED = (
 # Keys that the trajectory has once; a message repeats one only where it differs.
 SESSION_KEYS = ("cwd", "gitBranch", "version", "userType", "entrypoint", "slug", "permissionMode")
 _PLACED_KEYS = frozenset(
-    {"type", "uuid", "parentUuid", "logicalParentUuid", "sessionId", "timestamp", "message", "isSidechain", "agentId"}
+    (
+        *("type", "uuid", "parentUuid", "logicalParentUuid", "sessionId", "timestamp", "message"),
+        *("isSidechain", "agentId", "session_id", "parent_tool_use_id"),
+    )
 )
 
 

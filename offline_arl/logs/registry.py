@@ -26,6 +26,7 @@ def _harness_sessions() -> list[LogAdapter]:
     """Session logs of agents: Claude Code, Codex, Gemini CLI, OpenHands, SWE-agent, ATIF, managed agents."""
     from offline_arl.logs.atif import AtifAdapter
     from offline_arl.logs.claude_code import ClaudeCodeAdapter
+    from offline_arl.logs.claude_stream import ClaudeStreamAdapter
     from offline_arl.logs.codex_exec import CodexExecAdapter
     from offline_arl.logs.codex_rollout import CodexRolloutAdapter
     from offline_arl.logs.gemini_sessions import GeminiSessionsAdapter
@@ -35,6 +36,7 @@ def _harness_sessions() -> list[LogAdapter]:
 
     return [
         ClaudeCodeAdapter(),
+        ClaudeStreamAdapter(),
         CodexRolloutAdapter(),
         CodexExecAdapter(),
         GeminiSessionsAdapter(),
@@ -95,6 +97,7 @@ def _observability() -> list[LogAdapter]:
 
 def _provider_calls() -> list[LogAdapter]:
     """Requests and responses: OpenAI, Anthropic, Gemini, LiteLLM, Helicone, recorded HTTP cassettes."""
+    from offline_arl.logs.anthropic_chat import AnthropicChatAdapter
     from offline_arl.logs.cassettes import CassetteAdapter
     from offline_arl.logs.gemini_calls import GeminiCallsAdapter, GeminiContentsAdapter, GeminiResponsesAdapter
     from offline_arl.logs.helicone import HeliconeAdapter
@@ -109,6 +112,7 @@ def _provider_calls() -> list[LogAdapter]:
         GeminiResponsesAdapter(),
         GeminiCallsAdapter(),
         GeminiContentsAdapter(),
+        AnthropicChatAdapter(),
     ]
 
 
