@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,6 +58,7 @@ def assemble_traces(
         for piece in operation.pieces
     }
     used |= {piece for trace in traces for piece in trace.tools.used}
+    used |= _outermost_pieces(traces, used)
     for fates, reasons in ((assembly.duplicates, stitched.duplicates), (assembly.set_apart, stitched.set_apart)):
         for index, reason in reasons.items():
             _tell(fates, owners[index][1].operations, reason, used)
@@ -79,6 +81,18 @@ def _traces(operations: Sequence[Operation], infos: Mapping[str, TraceInfo]) -> 
         _Trace(infos.get(trace_id) or TraceInfo(trace_id), OperationTree(members), ToolRuns(members))
         for trace_id, members in by_trace.items()
     ]
+
+
+def _outermost_pieces(traces: Iterable[_Trace], used: set[int]) -> set[int]:
+    """Pieces of the outermost operations of traces with used calls: session, user, task and judgements are theirs."""
+    return {
+        piece
+        for trace in traces
+        if any(not used.isdisjoint(item.pieces) for call in trace.calls for item in call.operations)
+        for operation in trace.tree.operations
+        if operation.kind == "other" and trace.tree.get(operation.parent_id) is None and not operation.is_utility
+        for piece in operation.pieces
+    }
 
 
 def _tell(fates: dict[int, str], operations: Iterable[Operation], reason: str, used: set[int]) -> None:
@@ -213,7 +227,7 @@ def _finish(trajectory: Trajectory, traces: Sequence[_Trace]) -> Trajectory:
     if not found:
         return trajectory
     found.sort(key=lambda item: item[1])
-    messages = _with_last_results(trajectory.messages, found[-1][0].tools)
+    messages = _with_tool_runs(trajectory.messages, found)
     scores = list(trajectory.scores)
     if trajectory.parent_trajectory_id is None:
         for trace, index in found:
@@ -274,10 +288,33 @@ def _scores_of_trace(trace: _Trace, messages: Sequence[Message]) -> list[Score]:
     return scores
 
 
-def _with_last_results(messages: list[Message], tools: ToolRuns) -> list[Message]:
-    """Add the results of the last answer's calls, which no later prompt repeats."""
-    last = messages[-1]
-    if last.role != "assistant" or not last.tool_calls:
-        return messages
-    results = [tools.result(call, last.timestamp) for call in last.tool_calls]
-    return [*messages, *(result for result in results if result is not None)]
+def _with_tool_runs(messages: Sequence[Message], found: Sequence[tuple[_Trace, int]]) -> list[Message]:
+    """Tool messages with the id, time and error of the runs that gave them.
+
+    The results of the last answer's calls, which no later prompt repeats, are added.
+    """
+    starts = {item.operation_id: item.started_at for trace, _ in found for item in trace.tree.operations}
+    owners = [index for _, index in found]
+    runs: dict[str, Message] = {}
+    for index, message in enumerate(messages):
+        tools = found[min(bisect_left(owners, index), len(found) - 1)][0].tools
+        for call in message.tool_calls:
+            result = tools.result(call, starts.get(message.id or "", message.timestamp))
+            if result is not None and call.id is not None:
+                runs[call.id] = result
+    known = [_with_run(message, runs.get(message.tool_call_id or "")) for message in messages]
+    last = known[-1]
+    missing = last.tool_calls if last.role == "assistant" else ()
+    return [*known, *(runs[call.id] for call in missing if call.id is not None and call.id in runs)]
+
+
+def _with_run(message: Message, run: Message | None) -> Message:
+    if message.role != "tool" or run is None:
+        return message
+    return msgspec.structs.replace(
+        message,
+        id=message.id or run.id,
+        name=message.name or run.name,
+        timestamp=run.timestamp or message.timestamp,
+        error=message.error or run.error,
+    )
