@@ -9,7 +9,7 @@ from offline_arl.logs.exchange import Exchange, assemble, fragment, interface_of
 from offline_arl.logs.scores import make_score
 from offline_arl.logs.times import iso_time
 from offline_arl.logs.values import as_count, as_object, as_text, decode_object
-from offline_arl.trajectories.schema import Score
+from offline_arl.trajectories.schema import MessageError, Score
 
 # How Helicone names a score that was sent as true or false, and the one that repeats the rating of the feedback.
 _BOOLEAN_SUFFIX = "-hcone-bool"
@@ -62,20 +62,22 @@ class HeliconeAdapter:
             response["usage"].setdefault("cost", cost)
         properties = {**as_object(fields.get("request_properties")), **as_object(fields.get("properties"))}
         cached = as_text(fields.get("cache_reference_id"))
+        status, error = _status(fields)
         return [
             fragment(
                 Exchange(
                     interface=interface,
                     request=request,
                     response=response,
-                    status=_status(fields),
+                    status=status,
+                    error=error,
                     is_copy=cached not in (None, "", _NOT_CACHED),
                     call_id=as_text(fields.get("request_id")),
                     started_at=iso_time(fields.get("request_created_at")),
                     ended_at=iso_time(fields.get("response_created_at")),
                     session_id=_property(properties, "Helicone-Session-Id"),
                     user_id=as_text(fields.get("request_user_id")) or as_text(fields.get("helicone_user")),
-                    name=_property(properties, "Helicone-Session-Name"),
+                    name=_property(properties, "Helicone-Session-Path"),
                     scores=_scores(fields),
                     metadata=_metadata(fields, properties),
                 )
@@ -87,12 +89,12 @@ class HeliconeAdapter:
         return assemble(group)
 
 
-def _status(fields: dict[str, Any]) -> int | None:
-    """The HTTP status; Helicone has negative ones of its own (cancelled, timed out), which are failures."""
+def _status(fields: dict[str, Any]) -> tuple[int | None, MessageError | None]:
+    """The HTTP status, or the error that Helicone has a negative status for (cancelled, timed out)."""
     status = fields.get("response_status")
     if isinstance(status, int) and not isinstance(status, bool) and status < 0:
-        return 499
-    return as_count(status) or None
+        return None, MessageError(f"http_{status}")
+    return as_count(status) or None, None
 
 
 def _property(properties: dict[str, Any], name: str) -> str | None:
