@@ -32,6 +32,7 @@ def _harness_sessions() -> list[LogAdapter]:
     from offline_arl.logs.gemini_sessions import GeminiSessionsAdapter
     from offline_arl.logs.managed_agents import ManagedAgentsAdapter
     from offline_arl.logs.mini_swe_agent import MiniSweAgentAdapter
+    from offline_arl.logs.openhands_v0 import OpenHandsRowsAdapter, OpenHandsV0Adapter
     from offline_arl.logs.swe_agent import SweAgentAdapter
 
     return [
@@ -41,6 +42,8 @@ def _harness_sessions() -> list[LogAdapter]:
         CodexExecAdapter(),
         GeminiSessionsAdapter(),
         ManagedAgentsAdapter(),
+        OpenHandsV0Adapter(),
+        OpenHandsRowsAdapter(),
         SweAgentAdapter(),
         MiniSweAgentAdapter(),
         AtifAdapter(),
