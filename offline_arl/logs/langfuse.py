@@ -18,6 +18,7 @@ from offline_arl.logs.langfuse_records import (
     read_observation,
     read_trace,
     scores_of_trace,
+    trace_of_observation,
 )
 from offline_arl.logs.record_versions import feedback_assembly
 from offline_arl.logs.trace_assembly import assemble_traces
@@ -96,6 +97,9 @@ class _Reading:
             kind = kind_of(record)
             if kind == "observation":
                 self._add(read_observation(record, piece), record)
+                info = trace_of_observation(record)
+                if info is not None:
+                    self._infos.setdefault(info.trace_id, info)
             else:
                 trace = record["trace"] if kind == "download" else record
                 self._add_trace(as_object(trace), as_list(record.get("observations")), piece)
@@ -115,6 +119,8 @@ class _Reading:
         info, outermost = found
         known = self._infos.setdefault(info.trace_id, info)
         known.metadata.update(info.metadata)
+        known.session_id, known.user_id = known.session_id or info.session_id, known.user_id or info.user_id
+        known.task_id = known.task_id or info.task_id
         self._add(outermost, trace)
         for target, score in scores_of_trace(trace):
             score_id = str(score.metadata.get("id"))

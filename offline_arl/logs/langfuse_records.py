@@ -53,6 +53,15 @@ _DERIVED = frozenset(
         "toolCallNames",
         "bookmarked",
         "public",
+        "isRootObservation",
+        "modelId",
+        "inputPrice",
+        "outputPrice",
+        "totalPrice",
+        # Of the trace.
+        "traceName",
+        "release",
+        "tags",
     }
 )
 _UNDERSCORE = re.compile(r"_([a-z])")
@@ -79,8 +88,8 @@ def kind_of(record: Any) -> RecordKind | None:
     ):
         return "observation"
     data_type = record.get("dataType", record.get("data_type"))
-    if "name" in keys and isinstance(data_type, str) and data_type in _SCORE_TYPES:
-        return "score" if "source" in keys or "traceId" in keys or "trace_id" in keys else None
+    if "name" in keys and as_text(data_type) in _SCORE_TYPES:
+        return "score" if {"source", "traceId", "trace_id", "subject"} & keys else None
     if {"id", "timestamp", "tags"} <= keys and (
         {"sessionId", "userId"} <= keys or {"session_id", "user_id", "release"} <= keys
     ):
@@ -177,24 +186,7 @@ def read_trace(fields: dict[str, Any], piece: int) -> tuple[TraceInfo, Operation
     trace_id = as_text(fields.get("id"))
     if trace_id is None:
         return None
-    metadata = without_repeats(fields.get("metadata"))
-    kept = {
-        "name": fields.get("name"),
-        "tags": fields.get("tags"),
-        "release": fields.get("release"),
-        "version": fields.get("version"),
-        "environment": fields.get("environment"),
-        "metadata": metadata,
-    }
-    session_id, user_id = as_text(fields.get("sessionId")), as_text(fields.get("userId"))
-    item_id = as_text(metadata.get("dataset_item_id"))
-    info = TraceInfo(
-        trace_id,
-        session_id or None,
-        user_id or None,
-        task_id=item_id,
-        metadata={key: value for key, value in kept.items() if value not in (None, {}, [], "")},
-    )
+    info = _info(trace_id, fields, fields.get("name"), without_repeats(fields.get("metadata")))
     outermost = Operation(
         trace_id,
         "other",
@@ -209,6 +201,33 @@ def read_trace(fields: dict[str, Any], piece: int) -> tuple[TraceInfo, Operation
     return info, outermost
 
 
+def trace_of_observation(fields: dict[str, Any]) -> TraceInfo | None:
+    """What an outermost observation says of its trace; version 2 of the interface has no trace records."""
+    fields = camel_case(fields)
+    trace_id = as_text(fields.get("traceId"))
+    if trace_id is None or fields.get("parentObservationId") is not None or fields.get("traceName") is None:
+        return None
+    return _info(trace_id, fields, fields["traceName"], {})
+
+
+def _info(trace_id: str, fields: dict[str, Any], name: object, metadata: dict[str, Any]) -> TraceInfo:
+    kept = {
+        "name": name,
+        "tags": fields.get("tags"),
+        "release": fields.get("release"),
+        "version": fields.get("version"),
+        "environment": fields.get("environment"),
+        "metadata": metadata,
+    }
+    return TraceInfo(
+        trace_id,
+        as_text(fields.get("sessionId")) or None,
+        as_text(fields.get("userId")) or None,
+        task_id=as_text(metadata.get("dataset_item_id")),
+        metadata={key: value for key, value in kept.items() if value not in (None, {}, [], "")},
+    )
+
+
 def scores_of_trace(fields: dict[str, Any]) -> list[tuple[str | None, Score]]:
     """The scores and corrections in a trace record, each with the id of the observation that it judges, if any."""
     found = []
@@ -221,15 +240,16 @@ def scores_of_trace(fields: dict[str, Any]) -> list[tuple[str | None, Score]]:
 
 def read_score(fields: dict[str, Any]) -> Score:
     """A score with its keys in camelCase; a correction becomes a score without a value."""
-    data_type, value, text = fields.get("dataType"), fields.get("value"), fields.get("stringValue")
+    data_type, value, text = fields.get("dataType"), fields.get("value"), as_text(fields.get("stringValue"))
     long_text = as_text(fields.get("longStringValue")) or None
-    correction = None
-    if data_type == "CORRECTION":
-        value, correction = None, decode_text(long_text if long_text is not None else text)
-    elif data_type == "TEXT":
-        value = long_text if long_text is not None else text or value
-    elif data_type == "BOOLEAN" and isinstance(value, (int, float)):
-        text = None
+    correction: object = None
+    if data_type in ("CORRECTION", "TEXT"):
+        # The number of such a score is always 0; version 3 of the interface has the text for the value.
+        written = long_text or text or as_text(value) or None
+        value, correction = (None, decode_text(written)) if data_type == "CORRECTION" else (written, None)
+    elif data_type == "CATEGORICAL" and text is not None and fields.get("configId") is None:
+        # Without a configuration that numbers the categories the number says nothing.
+        value = None
     extra = decode_text(fields.get("metadata"))
     metadata = {"metadata": extra} if extra not in (None, {}) else {}
     for key in ("id", "dataType", "source", "configId", "queueId", "executionTraceId", "environment", "datasetRunId"):
@@ -239,7 +259,7 @@ def read_score(fields: dict[str, Any]) -> Score:
     return make_score(
         fields.get("name"),
         value,
-        label=text if data_type in ("CATEGORICAL", "BOOLEAN") else None,
+        label=text if data_type == "CATEGORICAL" else None,
         scorer=fields.get("authorUserId"),
         kind=scorer_kind_of(source),
         comment=fields.get("comment"),
@@ -252,6 +272,9 @@ def read_score(fields: dict[str, Any]) -> Score:
 def read_feedback(fields: dict[str, Any]) -> list[Feedback]:
     """A score record of its own; nothing where it names nothing that it judges."""
     fields = camel_case(fields)
+    subject = as_object(decode_text(fields.get("subject")))
+    if isinstance(kind := subject.get("kind"), str):
+        fields[f"{kind}Id"] = subject.get("id")
     targets: tuple[tuple[str, FeedbackTarget], ...] = (
         ("observationId", "call"),
         ("traceId", "trace"),

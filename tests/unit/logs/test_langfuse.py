@@ -197,6 +197,7 @@ def test_scores_in_a_trace_of_the_trace_an_answer_a_tool_and_a_span(tmp_path: Pa
     assert (found["toxicity"].value, found["toxicity"].direction) == (0.9, "lower_is_better")
     assert (found["passed"].value, found["passed"].label, found["passed"].message_index) == (1.0, None, None)
     assert (found["tone"].label, found["tone"].scorer, found["tone"].scorer_kind) == ("rude", "ann", "human")
+    assert found["tone"].value is None  # without a configuration the number of a category is 0, whatever it is
     assert found["helpfulness"].message_index == 1
     assert (found["usefulness"].message_index, found["usefulness"].metadata["operation"]) == (None, "root")
     assert len(found) == 5
@@ -222,6 +223,54 @@ def test_scores_apart_become_feedback_and_the_last_version_holds(tmp_path: Path)
         ("session", "s1", "csat", 4.0),
     ]
     assert [fate for fate, _ in fates(contents)] == ["duplicate", "used", "used", "refused"]
+
+
+def test_scores_and_observations_of_the_newest_interface(tmp_path: Path) -> None:
+    """Checked against the types of langfuse 5.0: scores name their subject, observations what they know of the trace."""
+    common = {"projectId": "p", "source": "EVAL", "timestamp": "2026-01-01T00:00:00Z", "environment": "default"}
+    subject = {"kind": "observation", "id": "g2", "traceId": "t1"}
+    root = observation("agent", "AGENT", 0, traceName="run", sessionId="s1", userId="u1", tags=["a"])
+    contents = read(
+        tmp_path,
+        {"data": [{**item, "sessionId": "s1"} for item in (FIRST, SECOND, root)], "meta": {"cursor": "x"}},
+        {**common, "id": "a", "name": "tone", "dataType": "CATEGORICAL", "value": "rude", "subject": subject},
+        {
+            **common,
+            "id": "b",
+            "name": "ok",
+            "dataType": "BOOLEAN",
+            "value": True,
+            "subject": {"kind": "trace", "id": "t1"},
+        },
+        {
+            **common,
+            "id": "c",
+            "name": "x",
+            "dataType": "CORRECTION",
+            "value": "Y",
+            "subject": {"kind": "session", "id": "s"},
+        },
+        {
+            **common,
+            "id": "d",
+            "name": "x",
+            "dataType": "NUMERIC",
+            "value": 1,
+            "subject": {"kind": "experiment", "id": "e"},
+        },
+    )
+    found = one(contents)
+    assert brief(found.messages) == WHOLE
+    assert (found.session_id, found.user_id) == ("s1", "u1")
+    assert (found.metadata["name"], found.metadata["tags"]) == ("run", ["a"])
+    assert [(item.target, item.target_id) for item in contents.feedback] == [
+        ("call", "g2"),
+        ("trace", "t1"),
+        ("session", "s"),
+    ]
+    scores = [(item.score.value, item.score.label, item.score.correction) for item in contents.feedback]
+    assert scores == [(None, "rude", None), (1.0, None, None), (None, None, '"Y"')]
+    assert [fate for fate, _ in fates(contents)] == ["used"] * 4 + ["refused"]
 
 
 def test_a_prompt_of_the_new_results_only_gets_its_history_and_the_agents_system_prompt(tmp_path: Path) -> None:
