@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import islice
 
 import msgspec
 
@@ -42,7 +43,8 @@ class PromptTree:
         self._by_answer: dict[MessageKey, list[Prompt]] = {}
         self._keys = MessageKeys()
         self._families: dict[SystemTexts, Family] = {}
-        self._alike: dict[SystemTexts, Family] = {}
+        self._alike: dict[SystemTexts, Family] = {}  # by texts without times
+        self._n_compared = 0  # how many of the families' texts are in `_alike`
 
     def add_all(self, calls: Sequence[ModelCall]) -> list[Prompt]:
         """Add calls in order of time; returns them in that order."""
@@ -70,13 +72,17 @@ class PromptTree:
             return known
         found = self._continued_family(texts, body) or known
         if found is None:
-            found = self._alike.get(tuple(map(without_times, texts)))
-        if found is None:
-            found = Family(texts)
+            found = self._family_but_for_times(texts) or Family(texts)
         if texts or found.texts == texts:  # calls without a system prompt may belong to several families
             self._families.setdefault(texts, found)
-            self._alike.setdefault(tuple(map(without_times, texts)), found)
         return found
+
+    def _family_but_for_times(self, texts: SystemTexts) -> Family | None:
+        """The family of a text that differs in dates and times only; most groups have one family and do not ask."""
+        for other in islice(self._families, self._n_compared, None):
+            self._alike.setdefault(tuple(map(without_times, other)), self._families[other])
+        self._n_compared = len(self._families)
+        return self._alike.get(tuple(map(without_times, texts))) if self._families else None
 
     def _continued_family(self, texts: SystemTexts, body: list[MessageKey]) -> Family | None:
         """The family of a call that this prompt repeats with its answer, if the system prompts are alike."""

@@ -13,23 +13,25 @@ SystemTexts = tuple[str, ...]
 
 _SAME_AGENT = 0.8  # share of the words that two prompts of one agent have in common at least
 _MONTH = (
-    r"(?:january|february|march|april|may|june|july|august|september|october|november|december|"
-    r"jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b\.?"
+    r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?|"
+    r"Nov(?:ember)?|Dec(?:ember)?)\b\.?"
 )
-_WEEKDAY = r"(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun)\b"
+_WEEKDAY = r"(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?\b"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?"
 _TIMES = re.compile(
     rf"""
-      \b\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}(?:[T ]{_CLOCK}\s?(?:Z|[+-]\d{{2}}:?\d{{2}})?)?     # 2025-03-03T10:15Z
-    | \b\d{{1,2}}[-/.]\d{{1,2}}[-/.]\d{{2,4}}\b                                                # 03/03/2025
-    | \b{_CLOCK}(?:\s?[ap]\.?m\b)?(?:\s(?:UTC|GMT)\b)?                                         # 10:15 AM
-    | \b{_MONTH}(?:\s+\d{{1,2}}(?:st|nd|rd|th)?\b)?(?:,?\s+\d{{4}}\b)?                         # March 3, 2025
-    | \b\d{{1,2}}(?:st|nd|rd|th)?\s+(?:of\s+)?{_MONTH}(?:,?\s+\d{{4}}\b)?                      # 3rd of March 2025
-    | \b{_WEEKDAY}
+    \b(?:
+      \d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}(?:[T ]{_CLOCK}\s?(?:Z|[+-]\d{{2}}:?\d{{2}})?)?     # 2025-03-03T10:15Z
+    | \d{{1,2}}[-/.]\d{{1,2}}[-/.]\d{{2,4}}\b                                                # 03/03/2025
+    | {_CLOCK}(?:\s?[AaPp]\.?[Mm]\b)?(?:\s(?:UTC|GMT)\b)?                                    # 10:15 AM
+    | {_MONTH}(?:\s+\d{{1,2}}(?:st|nd|rd|th)?\b)?(?:,?\s+\d{{4}}\b)?                         # March 3, 2025
+    | \d{{1,2}}(?:st|nd|rd|th)?\s+(?:of\s+)?{_MONTH}(?:,?\s+\d{{4}}\b)?                      # 3rd of March 2025
+    | {_WEEKDAY}
+    )
     """,
-    re.IGNORECASE | re.VERBOSE,
+    re.VERBOSE,
 )
-_NUMBERS = re.compile(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b|\b\d{6,}(?:\.\d+)?\b", re.IGNORECASE)
+_NUMBERS = re.compile(r"\b(?:[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}|\d{6,}(?:\.\d+)?)\b")
 
 
 def leading_system_messages(messages: Sequence[Message]) -> int:
@@ -40,7 +42,6 @@ def leading_system_messages(messages: Sequence[Message]) -> int:
     return len(messages)
 
 
-@lru_cache(maxsize=1024)
 def without_times(text: str) -> str:
     """A system prompt with dates and times taken out.
 
@@ -50,6 +51,7 @@ def without_times(text: str) -> str:
     return _TIMES.sub("", text)
 
 
+@lru_cache(maxsize=128)
 def without_volatile(text: str) -> str:
     """A system prompt with dates, times, long numbers and UUIDs taken out: what may differ from call to call.
 
