@@ -92,7 +92,7 @@ def _add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
             for piece in as_list(value):
                 _add_call(calls, as_object(piece))
         elif key == "function_call" and isinstance(value, dict):
-            _join(message.setdefault("function_call", {}), value)
+            message[key] = _joined(message.get(key), value)
         else:
             _join(message, {key: value})
 
@@ -107,9 +107,15 @@ def _add_call(calls: dict[int, dict[str, Any]], piece: dict[str, Any]) -> None:
     call = calls.setdefault(index, {})
     for key, value in piece.items():
         if key in ("function", "custom") and isinstance(value, dict):
-            _join(call.setdefault(key, {}), value)
+            call[key] = _joined(call.get(key), value)
         elif key != "index":
             _join(call, {key: value})
+
+
+def _joined(known: object, pieces: dict[str, Any]) -> dict[str, Any]:
+    whole = known if isinstance(known, dict) else {}
+    _join(whole, pieces)
+    return whole
 
 
 def _join(whole: dict[str, Any], pieces: dict[str, Any]) -> None:

@@ -113,6 +113,8 @@ def _pair(record: dict[str, Any]) -> _Pair | None:
     if response_key is None and not _error_fields(record):
         return None
     request = parsed_body(record[request_key])
+    if isinstance(request, dict) and "uri" in request:
+        return None  # an interaction of a cassette
     response = None if response_key is None else parsed_body(record[response_key])
     rest = {key: value for key, value in record.items() if key not in (request_key, response_key)}
     url, status = as_text(rest.pop("url", None)) or "", _status(rest)
