@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ Kind = Literal["meta", "context", "item", "event", "compacted", "note"]
 
 USER_REJECTED = "user_rejected"
 # Events that say what the items do not; all others repeat items or report progress.
-TELLING_EVENTS = frozenset(
+TELLING_EVENTS: frozenset[str | None] = frozenset(
     {"token_count", "turn_aborted", "task_started", "task_complete", "error", "stream_error", "thread_rolled_back"}
 )
 _ENVELOPES: dict[str, Kind] = {
@@ -30,7 +31,7 @@ _ENVELOPES: dict[str, Kind] = {
     "event_msg": "event",
     "compacted": "compacted",
 }
-_SILENT_ITEMS = frozenset({"ghost_snapshot", "other"})
+_SILENT_ITEMS: frozenset[str | None] = frozenset({"ghost_snapshot", "other"})
 # What the harness says in the user's name.
 _SCRIPTED = (
     "<environment_context>",
@@ -79,6 +80,8 @@ def read_line(index: int, piece: Piece) -> Line:
     if kind == "item":
         # Read alone first, so that a broken item is refused by itself; the turn is read from all its items.
         responses_items_to_messages([dict(payload)], "payload")
+    elif kind == "compacted" and isinstance(history := payload.get("replacement_history"), list):
+        history_messages(copy.deepcopy(history), "")
     return Line(index, kind, payload, timestamp)
 
 
@@ -93,7 +96,7 @@ def classify(record: dict[str, Any]) -> tuple[Kind, dict[str, Any], str | None]:
         if not isinstance(payload, dict):
             raise RecordRefusedError(f"payload: expected an object, got {json_type(payload)}")
         known = _ENVELOPES[kind]
-        silent = known == "item" and payload.get("type") in _SILENT_ITEMS
+        silent = known == "item" and as_text(payload.get("type")) in _SILENT_ITEMS
         return "note" if silent else known, payload, timestamp
     if is_bare_header(record):
         return "meta", record, timestamp

@@ -66,8 +66,8 @@ class CodexRolloutAdapter:
     def fragments(self, record: RawRecord) -> list[Fragment]:
         """One fragment, for the session that the file's name tells (where it tells none, for the file)."""
         kind, payload, _ = classify(decode_object(record.raw))
-        if kind == "event" and payload.get("type") not in TELLING_EVENTS:
-            raise RecordSetApartError(f"an event that repeats or reports on items ({payload.get('type')})")
+        if kind == "event" and (subtype := as_text(payload.get("type"))) not in TELLING_EVENTS:
+            raise RecordSetApartError(f"an event that repeats or reports on items ({subtype})")
         if kind == "note":
             raise RecordSetApartError("a note of the harness")
         session = _SESSION_ID.search(record.label)

@@ -43,8 +43,8 @@ class ManagedAgentsAdapter:
 
     def fragments(self, record: RawRecord) -> list[Fragment]:
         """One fragment, for the file."""
-        for event in _events(_decode(record.raw)):
-            check(event)
+        value = _decode(record.raw)
+        check(_events(value), _created(value))
         return [Fragment(None, record.raw)]
 
     def assemble(self, group: Group) -> Assembly:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,14 +63,18 @@ class _Turn:
     thoughts: int = 0
 
 
-def check(event: dict[str, Any]) -> None:
-    """Read one event by itself.
+def check(events: Iterable[dict[str, Any]], created: dict[str, Any] | None) -> None:
+    """Read the events of one record by themselves, and the session that it creates.
 
     Raises:
-        RecordRefusedError: It should hold a message, call or result and does not.
+        RecordRefusedError: What should be a message, call, result, system prompt or tool is none.
     """
     session = Session(Group("", None, ()))
-    session.add(event, 0)
+    if created is not None:
+        session.begin(created)
+        return
+    for event in events:
+        session.add(event, 0)
     session.close()
 
 
@@ -80,15 +85,22 @@ class Session:
         self._group = group
         self._fields: dict[str, Any] = {}
         self._agent: dict[str, Any] = {}
+        self._tools: str | None = None
         self._stretches = [_Stretch([])]
         self._turn: _Turn | None = None
         self._outcome = Outcome()
         self._error: str | None = None
 
     def begin(self, session: dict[str, Any]) -> None:
-        """Take what the creation of the session says: agent, system prompt, tools, title."""
+        """Take what the creation of the session says: agent, system prompt, tools, title.
+
+        Raises:
+            RecordRefusedError: The system prompt or the tools cannot be read.
+        """
         self._fields = session
         self._agent = as_object(session.get("agent"))
+        logged = [_without_nulls(tool) for tool in as_list(self._agent.get("tools"))]
+        self._tools = normalize_tools(logged or None, "agent.tools")
         if not self._stretches[0].messages:
             self._stretches[0].messages.extend(self._system())
 
@@ -268,9 +280,6 @@ class Session:
             metadata["relation"] = "compaction"
         if self._error is not None and is_last:
             metadata["error"] = self._error
-        tools = normalize_tools(
-            [_without_nulls(tool) for tool in as_list(self._agent.get("tools"))] or None, "agent.tools"
-        )
         times = [message.timestamp for message in stretch.messages if message.timestamp is not None]
         return Trajectory(
             trajectory_id=self._group.trajectory_id(number),
@@ -282,7 +291,7 @@ class Session:
             model=self._model,
             started_at=times[0] if times else as_text(session.get("created_at")),
             ended_at=times[-1] if times else None,
-            contexts=[] if tools is None else [Context(0, tools)],
+            contexts=[] if self._tools is None else [Context(0, self._tools)],
             stop_reason=stretch.stop_reason,
             outcome=outcome,
             metadata=metadata,
