@@ -43,8 +43,8 @@ def trace_of(record: Any) -> dict[str, Any] | None:
     A row of `search_traces` has the trace as JSON text in a column, or its parts in several.
     """
     fields = as_object(record)
-    if isinstance(fields.get("trace"), str):
-        fields = as_object(decode_text(fields["trace"]))
+    if isinstance(whole := decode_text(fields.get("trace")), dict):
+        fields = whole
     info, data = as_object(fields.get("info")), as_object(fields.get("data"))
     if isinstance(data.get("spans"), list) and _trace_id(info) is not None:
         return {"info": info, "data": data}

@@ -13,7 +13,7 @@ from offline_arl.logs.span_calls import agent_of, kind_of, model_call, read_cont
 from offline_arl.logs.span_candidates import Candidate, Located, find_candidates, without_repeats
 from offline_arl.logs.span_evaluations import attach_evaluations
 from offline_arl.logs.span_fates import NO_CONTENT, REPEATS_SPAN, SURROUNDS, Fates
-from offline_arl.logs.span_links import add_tool_results, link_sub_agents, tool_call_id
+from offline_arl.logs.span_links import add_tool_results, link_trajectories, tool_call_id
 from offline_arl.logs.spans import Key, Span, ancestors, span_key
 from offline_arl.logs.stitch import ModelCall, stitch
 from offline_arl.trajectories.schema import Message, Trajectory
@@ -39,7 +39,7 @@ def assemble_spans(group: Group, spans: Sequence[Located]) -> Assembly:
     calls = _with_callers(_without_outer_repeats(found, by_key, fates), by_key)
     assembly = Assembly(feedback=attach_evaluations(unique, calls, by_key, fates))
     assembly.trajectories = _stitched(calls, group, fates)
-    link_sub_agents(assembly.trajectories, by_key)
+    link_trajectories(assembly.trajectories, by_key)
     tools = [(piece, span) for piece, span in unique if not span.is_log and kind_of(span) == "tool"]
     fates.used.update(add_tool_results(assembly.trajectories, tools))
     for piece, span in unique:

@@ -244,7 +244,12 @@ def _finish_reasons(span: Span, choices: Sequence[Message]) -> list[str]:
 
 def _usage(span: Span) -> Usage | None:
     counts = [
-        next((count for key in keys if (count := as_count(span.attributes.get(key))) is not None), None)
+        next((count for key in keys if (count := _count(span.attributes.get(key))) is not None), None)
         for keys in (_INPUT_COUNTS, _OUTPUT_COUNTS)
     ]
     return None if counts == [None, None] else Usage(*counts)
+
+
+def _count(value: object) -> int | None:
+    """A count; data frames make numbers of a column with gaps into floats."""
+    return as_count(int(value) if isinstance(value, float) and value.is_integer() else value)

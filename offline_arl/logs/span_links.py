@@ -15,8 +15,8 @@ _CALL_ID_KEYS = ("gen_ai.tool.call.id", "ai.toolCall.id", "tool_call.id", "tool.
 _RESULT_KEYS = ("gen_ai.tool.call.result", "ai.toolCall.result", "output.value", "mlflow.spanOutputs", "output")
 
 
-def link_sub_agents(trajectories: list[Trajectory], by_key: dict[Key, Span]) -> None:
-    """Set agent and parent of trajectories whose calls lie within the span of an agent, in place.
+def link_trajectories(trajectories: list[Trajectory], by_key: dict[Key, Span]) -> None:
+    """Set agent, parent and enclosing spans of trajectories, in place.
 
     The parent of a sub-agent is the trajectory of the agent (or of the tool run) around its own agent span; where
     that one asked for a tool whose run holds the sub-agent, the trajectory with this very call.
@@ -29,8 +29,22 @@ def link_sub_agents(trajectories: list[Trajectory], by_key: dict[Key, Span]) -> 
         name = None if agent is None else agent_of(agent) or agent.name
         parent = trajectory.parent_trajectory_id or _parent(index, trajectories, scopes)
         trajectories[index] = msgspec.structs.replace(
-            trajectory, agent=name or trajectory.agent, parent_trajectory_id=parent
+            trajectory,
+            agent=name or trajectory.agent,
+            parent_trajectory_id=parent,
+            identifiers={**trajectory.identifiers, **_enclosing(trajectory, by_span, by_key)},
         )
+
+
+def _enclosing(trajectory: Trajectory, by_span: dict[str, Span], by_key: dict[Key, Span]) -> dict[str, str]:
+    """The spans around all calls of a trajectory, the outermost first: annotations may be of them."""
+    chains = [
+        [span.span_id for span in ancestors(by_span[message.id], by_key)][::-1]
+        for message in trajectory.messages
+        if message.role == "assistant" and message.id in by_span
+    ]
+    common = [level[0] for level in zip(*chains, strict=False) if len(set(level)) == 1]
+    return {f"operation_{n}" if n > 1 else "operation": span for n, span in enumerate(filter(None, common), 1)}
 
 
 def tool_call_id(span: Span) -> str | None:
