@@ -163,7 +163,7 @@ def _group_key(record: RawRecord, *, is_result: bool) -> str | None:
     folder = path.parent.parent if path.parent.name == "agent" else path.parent
     if is_result:
         return f"{folder}#trajectory"
-    if record.line is not None or record.position:
+    if record.position:
         return f"{record.label}#{record.position}"
     return f"{folder}#{_PART.sub('', path.stem)}"
 

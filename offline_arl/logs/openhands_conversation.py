@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 import msgspec
@@ -15,6 +15,7 @@ from offline_arl.trajectories.schema import (
     Message,
     Producer,
     Source,
+    ToolCall,
     Trajectory,
     text_message,
 )
@@ -42,12 +43,15 @@ class Conversation:
         """Add the message of an event."""
         self.entries.append(Entry(message, frozenset({event})))
 
-    def join(self, response: str, event: str) -> bool:
-        """Count an event to the answer of the response that it is of; False where there is no such answer."""
+    def join(self, response: str, event: str, call: ToolCall | None = None) -> bool:
+        """Add an event, and a further call, to the answer of the response that it is of; False where there is none."""
         for index in range(len(self.entries) - 1, -1, -1):
             entry = self.entries[index]
             if entry.message.role == "assistant" and entry.message.id == response:
-                self.entries[index] = replace(entry, events=entry.events | {event})
+                message = entry.message
+                if call is not None:
+                    message = msgspec.structs.replace(message, tool_calls=[*message.tool_calls, call])
+                self.entries[index] = Entry(message, entry.events | {event})
                 return True
         return False
 

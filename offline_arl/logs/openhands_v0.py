@@ -50,7 +50,7 @@ class OpenHandsV0Adapter:
         """The event as part of its file, or of its folder where it has a file of its own."""
         if not self.recognizes(decode_object(record.raw)):
             raise RecordRefusedError("expected an event with id, source and action or observation")
-        is_own_file = record.line is None and _EVENT_FILE.fullmatch(PurePath(record.label).name) is not None
+        is_own_file = _EVENT_FILE.fullmatch(PurePath(record.label).name) is not None
         return [Fragment(folder_key(record) if is_own_file else None, record.raw)]
 
     def assemble(self, group: Group) -> Assembly:

@@ -33,6 +33,7 @@ def _harness_sessions() -> list[LogAdapter]:
     from offline_arl.logs.managed_agents import ManagedAgentsAdapter
     from offline_arl.logs.mini_swe_agent import MiniSweAgentAdapter
     from offline_arl.logs.openhands_v0 import OpenHandsRowsAdapter, OpenHandsV0Adapter
+    from offline_arl.logs.openhands_v1 import OpenHandsV1Adapter
     from offline_arl.logs.swe_agent import SweAgentAdapter
 
     return [
@@ -44,6 +45,7 @@ def _harness_sessions() -> list[LogAdapter]:
         ManagedAgentsAdapter(),
         OpenHandsV0Adapter(),
         OpenHandsRowsAdapter(),
+        OpenHandsV1Adapter(),
         SweAgentAdapter(),
         MiniSweAgentAdapter(),
         AtifAdapter(),
