@@ -1,6 +1,6 @@
 """Session logs of Claude Code: JSON Lines under `~/.claude/projects`, one record a message or content block.
 
-A session is a tree (see `claude_code_tree`). Every conversation in it becomes a trajectory: forks are branches of
+A session is a tree (see `session_tree`). Every conversation in it becomes a trajectory: forks are branches of
 one another, what follows a compaction is linked to what it continues, and sub-agents to their parents. Tool
 schemas and the system prompt are not in these logs.
 """
@@ -19,12 +19,13 @@ from offline_arl.logs.claude_code_records import (
     API_ERROR,
     INTERRUPTED,
     SESSION_KEYS,
+    UNNAMED_AGENT,
     USER_REJECTED,
-    Entry,
     read_entry,
+    turn_messages,
 )
-from offline_arl.logs.claude_code_tree import Node, Path, abandoned, below, grow, paths
 from offline_arl.logs.openai_messages import json_type
+from offline_arl.logs.session_tree import Entry, Node, Path, abandoned, below, grow, paths
 from offline_arl.logs.values import as_object, as_text, decode_object
 from offline_arl.trajectories.schema import Branch, Message, Outcome, Producer, Score, Trajectory
 
@@ -83,7 +84,7 @@ class ClaudeCodeAdapter:
         trees = {}
         for thread, members in sorted(threads.items()):
             elsewhere = {e.uuid for other, rest in threads.items() if other != thread for e in rest if e.uuid}
-            trees[thread] = grow(members, elsewhere)
+            trees[thread] = grow(members, elsewhere, turn_messages)
         main_ids = _answer_ids(trees.get(MAIN_THREAD, ()))
         for thread, roots in trees.items():
             session.add_thread(thread, roots, main_ids if thread != MAIN_THREAD else frozenset())
@@ -131,7 +132,7 @@ class _Session:
                 is_first = path.origin is None
                 name: str | int = path.nodes[path.shared].uuid
                 if is_first and number == 0:
-                    name = 0 if thread == MAIN_THREAD else f"agent {thread}" if thread != "sidechain" else name
+                    name = 0 if thread == MAIN_THREAD else f"agent {thread}" if thread != UNNAMED_AGENT else name
                 draft = self._draft(name, thread, path, main_ids)
                 draft.origin = None if path.origin is None else drafts[id(path.origin)]
                 drafts[id(path)] = draft
@@ -206,7 +207,7 @@ class _Session:
         prompt = draft.messages[0].text
         by_prompt = None
         for other in self._drafts:
-            if other is draft or other.thread == draft.thread != "sidechain":
+            if other is draft or other.thread == draft.thread != UNNAMED_AGENT:
                 continue
             kinds: dict[str | None, str | None] = {}
             for message in other.messages:

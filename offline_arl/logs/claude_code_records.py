@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from offline_arl.logs.adapter import Piece, RecordRefusedError
 from offline_arl.logs.anthropic_messages import convert_message
 from offline_arl.logs.openai_messages import json_type
+from offline_arl.logs.session_tree import Entry, Kind
 from offline_arl.logs.values import as_list, as_object, as_text, decode_object
 from offline_arl.trajectories.schema import Message, MessageError, Producer, TextPart
-
-Kind = Literal["user", "assistant", "summary", "boundary", "other"]
 
 # Model name of messages that the harness writes in the model's place, such as a notice of a failed request.
 SYNTHETIC_MODEL = "<synthetic>"
 USER_REJECTED = "user_rejected"
 API_ERROR = "api_error"
 INTERRUPTED = "interrupted"
+UNNAMED_AGENT = "sidechain"  # thread of the sub-agents of older versions, which have no ids
 
 _REJECTIONS = ("The user doesn't want to proceed with this tool use", "The user doesn't want to take this action")
 _WORDS_OF_USER = "the user said:\n"
@@ -50,39 +49,6 @@ _PLACED_KEYS = frozenset(
 )
 
 
-@dataclass
-class Entry:
-    """One record of a session."""
-
-    index: int  # of its piece
-    label: str  # of its file
-    kind: Kind
-    record: dict[str, Any]
-    uuid: str | None
-    parent: str | None
-    messages: list[Message] = field(default_factory=list)
-
-    @property
-    def thread(self) -> str:
-        """Id of the sub-agent that it is of, "sidechain" for one without an id, "" for the session's own thread."""
-        agent = as_text(self.record.get("agentId"))
-        is_side = self.record.get("isSidechain") is True
-        return (agent or "sidechain") if is_side else ""
-
-    @property
-    def turn(self) -> tuple[str, str | None] | None:
-        """Which response of the model it is a part of: one response is logged as several records."""
-        message_id = as_text(as_object(self.record.get("message")).get("id"))
-        if self.kind != "assistant" or message_id is None:
-            return None
-        return message_id, as_text(self.record.get("requestId"))
-
-    @property
-    def answered_calls(self) -> frozenset[str]:
-        """Ids of the calls that it has results of."""
-        return frozenset(m.tool_call_id for m in self.messages if m.role == "tool" and m.tool_call_id is not None)
-
-
 def read_entry(index: int, piece: Piece) -> Entry:
     """Read one record.
 
@@ -91,7 +57,17 @@ def read_entry(index: int, piece: Piece) -> Entry:
     """
     record = decode_object(piece.payload)
     kind = _kind(record)
-    entry = Entry(index, piece.label, kind, record, as_text(record.get("uuid")), as_text(record.get("parentUuid")))
+    agent, is_side = as_text(record.get("agentId")), record.get("isSidechain") is True
+    entry = Entry(
+        index,
+        piece.label,
+        kind,
+        record,
+        as_text(record.get("uuid")),
+        as_text(record.get("parentUuid")),
+        turn=_turn(record, kind),
+        thread=(agent or UNNAMED_AGENT) if is_side else "",
+    )
     if kind in ("user", "assistant", "summary"):
         entry.messages = _messages(record, kind)
     return entry
@@ -124,6 +100,14 @@ def turn_messages(entries: list[Entry]) -> list[Message]:
     record = {**extras, "message": {**merged, "content": blocks}, "timestamp": first.get("timestamp")}
     uuids = [entry.uuid for entry in entries]
     return _messages({**record, "uuids": uuids}, "assistant")
+
+
+def _turn(record: dict[str, Any], kind: Kind) -> tuple[str, str | None] | None:
+    """Which response of the model a record is a part of: one response is logged as several records."""
+    message_id = as_text(as_object(record.get("message")).get("id"))
+    if kind != "assistant" or message_id is None:
+        return None
+    return message_id, as_text(record.get("requestId"))
 
 
 def _kind(record: dict[str, Any]) -> Kind:

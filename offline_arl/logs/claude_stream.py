@@ -21,8 +21,9 @@ from offline_arl.logs.adapter import (
     RecordSetApartError,
 )
 from offline_arl.logs.anthropic_messages import name_results
-from offline_arl.logs.claude_code_records import Entry, read_entry, turn_messages
+from offline_arl.logs.claude_code_records import read_entry, turn_messages
 from offline_arl.logs.openai_messages import json_type
+from offline_arl.logs.session_tree import Entry
 from offline_arl.logs.values import as_list, as_object, as_text, decode_object, json_text
 from offline_arl.trajectories.schema import Context, Message, Outcome, Producer, Trajectory
 

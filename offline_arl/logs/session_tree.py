@@ -1,19 +1,60 @@
-"""The tree of a Claude Code session: which message follows which, where it forks, and where history was compacted.
+"""The tree of a session whose records name their parents: what follows what, where it forks or was compacted.
 
-Records name their parents. What makes this a tree of conversations rather than of records: the records of one
-response are one turn; the results of parallel calls hang on different records of it and yet follow one another;
-records that are no messages stand between those that are.
+What makes this a tree of conversations rather than of records: the records of one response are one turn; the
+results of parallel calls hang on different records of it and yet follow one another; records that are no messages
+stand between those that are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import Any, Literal
 
-from offline_arl.logs.claude_code_records import Entry, turn_messages
 from offline_arl.trajectories.schema import Message
+
+Kind = Literal["user", "assistant", "summary", "boundary", "other"]
+
+
+@dataclass
+class Entry:
+    """One record of a session.
+
+    Attributes:
+        index: Of its piece.
+        label: Of its file.
+        kind: What it is: a summary begins a conversation anew after a compaction, a boundary marks one.
+        record: The parsed record.
+        uuid: Its name within the session.
+        parent: The name of the record that it follows.
+        messages: What it says; none where it is no message.
+        turn: Names the response of the model that it is a part of, where one is spread over records.
+        thread: Names the sub-agent that it is of; "" for the session's own thread.
+    """
+
+    index: int
+    label: str
+    kind: Kind
+    record: dict[str, Any]
+    uuid: str | None
+    parent: str | None
+    messages: list[Message] = field(default_factory=list)
+    turn: tuple[str, str | None] | None = None
+    thread: str = ""
+
+    @property
+    def answered_calls(self) -> frozenset[str]:
+        """Ids of the calls that it has results of."""
+        return frozenset(m.tool_call_id for m in self.messages if m.role == "tool" and m.tool_call_id is not None)
+
+
+Merge = Callable[[list[Entry]], list[Message]]
+
+
+def _first_only(entries: list[Entry]) -> list[Message]:
+    return entries[0].messages
 
 
 @dataclass(eq=False)
@@ -21,6 +62,7 @@ class Node:
     """One message of the user's side or one turn of the model, with what followed it."""
 
     entries: list[Entry]
+    merge: Merge = _first_only
     parent: Node | None = None
     children: list[Node] = field(default_factory=list)
     boundary: Entry | None = None  # of the compaction that it comes after
@@ -44,7 +86,7 @@ class Node:
     @cached_property
     def messages(self) -> list[Message]:
         """Its messages."""
-        return turn_messages(self.entries)
+        return self.merge(self.entries)
 
     @property
     def results(self) -> frozenset[str]:
@@ -61,14 +103,15 @@ class Path:
     origin: Path | None  # the path that it forks from
 
 
-def grow(entries: Sequence[Entry], elsewhere: Container[str] = ()) -> list[Node]:
+def grow(entries: Sequence[Entry], elsewhere: Container[str] = (), merge: Merge = _first_only) -> list[Node]:
     """Build the trees of one thread; returns their roots in order.
 
     Args:
         entries: The records of the thread, in order.
         elsewhere: Names of the records of other threads; what has its parent there is a root.
+        merge: Makes the messages of a turn from its records.
     """
-    nodes, by_uuid = _nodes(entries)
+    nodes, by_uuid = _nodes(entries, merge)
     links = {entry.uuid: entry for entry in entries if entry.uuid is not None and entry.uuid not in by_uuid}
     if len(nodes) > 1 and all(entry.parent is None for node in nodes for entry in node.entries):
         _chain(nodes)
@@ -131,7 +174,7 @@ def _followed(node: Node) -> list[Node]:
     return sorted(answered, key=lambda child: child.first_answer or 0) if answered else node.children[:1]
 
 
-def _nodes(entries: Sequence[Entry]) -> tuple[list[Node], dict[str, Node]]:
+def _nodes(entries: Sequence[Entry], merge: Merge) -> tuple[list[Node], dict[str, Node]]:
     nodes: list[Node] = []
     turns: dict[tuple[str, str | None], Node] = {}
     by_uuid: dict[str, Node] = {}
@@ -141,7 +184,7 @@ def _nodes(entries: Sequence[Entry]) -> tuple[list[Node], dict[str, Node]]:
         turn = entry.turn
         node = None if turn is None else turns.get(turn)
         if node is None:
-            node = Node([entry])
+            node = Node([entry], merge)
             nodes.append(node)
             if turn is not None:
                 turns[turn] = node
