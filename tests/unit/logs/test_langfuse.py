@@ -226,7 +226,7 @@ def test_scores_apart_become_feedback_and_the_last_version_holds(tmp_path: Path)
 
 
 def test_scores_and_observations_of_the_newest_interface(tmp_path: Path) -> None:
-    """Checked against the types of langfuse 5.0: scores name their subject, observations what they know of the trace."""
+    """As the types of langfuse 5.0 have them: scores name their subject, observations tell of their trace."""
     common = {"projectId": "p", "source": "EVAL", "timestamp": "2026-01-01T00:00:00Z", "environment": "default"}
     subject = {"kind": "observation", "id": "g2", "traceId": "t1"}
     root = observation("agent", "AGENT", 0, traceName="run", sessionId="s1", userId="u1", tags=["a"])
