@@ -21,7 +21,8 @@ from offline_arl.logs.adapter import (
     RecordRefusedError,
     RecordSetApartError,
 )
-from offline_arl.logs.exchange import Exchange, assemble, file_fragment, interface_of, parsed_body
+from offline_arl.logs.exchange import Exchange, assemble, file_fragment, parsed_body
+from offline_arl.logs.interfaces import interface_of
 from offline_arl.logs.times import http_date, iso_time
 from offline_arl.logs.values import as_count, as_object, as_text, decode_object
 from offline_arl.optional import require
@@ -34,7 +35,7 @@ _KEPT_HEADERS = ("x-request-id", "request-id", "openai-organization", "tracepare
 
 
 class CassetteAdapter:
-    """Reads interactions of recorded HTTP with OpenAI's and Anthropic's interfaces."""
+    """Reads interactions of recorded HTTP with the interfaces of OpenAI, Anthropic and Gemini."""
 
     name = "vcr"
     title = "recorded HTTP of model calls (VCR cassettes, YAML or JSON)"
@@ -75,7 +76,7 @@ class CassetteAdapter:
                     response=received,
                     status=_status(response),
                     # Headers leave when a stream begins, and when any other answer is ready.
-                    started_at=date if is_streamed and interface == "anthropic" else None,
+                    started_at=date if is_streamed and interface in ("anthropic", "gemini") else None,
                     ended_at=None if is_streamed else date,
                     metadata=_metadata(url, headers),
                 )

@@ -8,29 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
 
 import msgspec
 
-from offline_arl.logs import anthropic_messages, anthropic_stream
 from offline_arl.logs.adapter import Assembly, Fragment, Group, RecordRefusedError
-from offline_arl.logs.openai_calls import CallParts, chat_answer, chat_call, rest_of
-from offline_arl.logs.openai_messages import json_type
-from offline_arl.logs.openai_responses_calls import ResponseHistory, ResponseLink, response_call, with_history
-from offline_arl.logs.openai_stream import events_of, join_chunks, join_response_events
+from offline_arl.logs.interfaces import Interface, call_parts, whole_response
+from offline_arl.logs.openai_responses_calls import ResponseHistory, ResponseLink, with_history
 from offline_arl.logs.stitch import ModelCall, assembly_of, conversation_key
 from offline_arl.logs.times import iso_time
-from offline_arl.logs.values import as_object, as_text, json_text
+from offline_arl.logs.values import as_text, json_text
 from offline_arl.trajectories.schema import Message, MessageError, Producer, Score, Trajectory
-
-Interface = Literal["chat", "responses", "anthropic"]
-_PATHS: tuple[tuple[str, Interface], ...] = (
-    ("/chat/completions", "chat"),
-    ("/responses", "responses"),
-    ("/messages", "anthropic"),
-)
-_PROBE_CHARACTERS = 4096
 
 
 class Exchange(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -71,67 +59,6 @@ class _Read:
 class _Converted(NamedTuple):
     call: ModelCall
     link: ResponseLink | None
-
-
-def interface_of(url: str, request: object, response: object) -> Interface | None:
-    """The interface of an exchange, by its path and else by its bodies; None where it is no call of a chat model."""
-    if not isinstance(request, dict):
-        return None
-    path = urlsplit(url).path.rstrip("/") if _is_url(url) else ""
-    has_messages, has_input = isinstance(request.get("messages"), list), isinstance(request.get("input"), (str, list))
-    for ending, interface in _PATHS:
-        if path.endswith(ending):
-            has_prompt = has_messages if interface != "responses" else has_input or _is_continued(request)
-            return interface if has_prompt else None
-    named = interface_of_response(response)
-    if named == "responses":
-        return named if has_input or _is_continued(request) else None
-    if named is not None:
-        return named if has_messages else None
-    if has_messages:
-        return "anthropic" if _is_anthropic(request) else "chat"
-    return "responses" if isinstance(request.get("input"), list) and "instructions" in request else None
-
-
-def _is_url(url: str) -> bool:
-    try:
-        urlsplit(url)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_continued(request: dict[str, Any]) -> bool:
-    return isinstance(request.get("previous_response_id"), str) or request.get("conversation") is not None
-
-
-def interface_of_response(response: object) -> Interface | None:
-    """The interface that a response (an object, the text or the chunks of a stream) is certainly of."""
-    if isinstance(response, list):
-        response = response[0] if response else None
-    if isinstance(response, str):
-        head = response[:_PROBE_CHARACTERS]
-        if "chat.completion.chunk" in head:
-            return "chat"
-        if '"response.created"' in head or '"response.in_progress"' in head:
-            return "responses"
-        return "anthropic" if '"message_start"' in head else None
-    fields = as_object(response)
-    kind = fields.get("type")
-    if isinstance(fields.get("choices"), list):
-        return "chat"
-    if fields.get("object") == "response" or (isinstance(kind, str) and kind.startswith("response.")):
-        return "responses"
-    if kind == "message_start" or (kind == "message" and isinstance(fields.get("content"), list)):
-        return "anthropic"
-    return None
-
-
-def _is_anthropic(request: dict[str, Any]) -> bool:
-    tools = request.get("tools")
-    if isinstance(tools, list) and any("input_schema" in as_object(tool) for tool in tools):
-        return True
-    return "system" in request or str(request.get("model")).startswith(("claude", "anthropic"))
 
 
 def fragment(exchange: Exchange, *, by_trace: bool = True) -> Fragment:
@@ -179,6 +106,10 @@ def _group_key(exchange: Exchange, converted: _Converted, by_trace: bool) -> str
         user = as_text(exchange.request.get("safety_identifier")) or as_text(exchange.request.get("user"))
         return None if user is None else f"user\0{user}"
     return conversation_key(converted.call.messages)
+
+
+def _read(exchange: Exchange) -> _Read:
+    return _Read(exchange, whole_response(exchange.interface, exchange.response, exchange.status))
 
 
 def assemble(group: Group) -> Assembly:
@@ -242,55 +173,14 @@ def _grouped(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     ]
 
 
-def _read(exchange: Exchange) -> _Read:
-    """Put a streamed response together."""
-    response = exchange.response
-    if isinstance(response, (str, list)) and response:
-        if isinstance(response, str) and not _is_stream(response):
-            return _Read(exchange, _of_text(exchange, response))
-        if exchange.interface == "chat":
-            return _Read(exchange, join_chunks(events_of(response)))
-        if exchange.interface == "responses":
-            return _Read(exchange, join_response_events(events_of(response)))
-        return _Read(exchange, anthropic_stream.response_of_events(events_of(response)))
-    if response in (None, "", []):
-        return _Read(exchange, {})
-    if not isinstance(response, dict):
-        raise RecordRefusedError(f"response: expected an object or a stream, got {json_type(response)}")
-    if exchange.interface == "chat" and response.get("role") == "assistant":
-        return _Read(exchange, {"choices": [{"message": response}]})
-    return _Read(exchange, response)
-
-
-def _of_text(exchange: Exchange, text: str) -> dict[str, Any]:
-    """The response that is only a text: an answer, where the logger kept nothing else, or a proxy's error page."""
-    is_answer = (exchange.status is None or exchange.status < 400) and not text.lstrip().startswith("<!")
-    if is_answer and exchange.interface == "chat":
-        return {"choices": [{"message": {"role": "assistant", "content": text}}]}
-    return {"error": {"type": _status_type(exchange), "message": text}}
-
-
-def _is_stream(text: str) -> bool:
-    return text.lstrip()[:1] in ("d", "e", ":", "i", "r") and "data:" in text
-
-
-def _status_type(exchange: Exchange) -> str:
-    return "error" if exchange.status is None else f"http_{exchange.status}"
-
-
 def _convert(item: _Read, pieces: tuple[int, ...]) -> _Converted:
     """The model call of an exchange; its bodies are taken apart."""
-    exchange, link = item.exchange, None
+    exchange = item.exchange
     user_id = exchange.user_id or as_text(exchange.request.get("user"))
-    if exchange.interface == "chat":
-        parts = chat_call(exchange.request, item.response)
-    elif exchange.interface == "responses":
-        parts, link = response_call(exchange.request, item.response)
-    else:
-        parts = _anthropic_call(exchange.request, item.response)
+    parts, link = call_parts(exchange.interface, exchange.request, item.response)
     error = exchange.error or parts.error
     if error is None and exchange.status is not None and exchange.status >= 400:
-        error = MessageError(_status_type(exchange))
+        error = MessageError(f"http_{exchange.status}")
     messages, choices = parts.messages, parts.choices
     if exchange.is_copy:
         choices = [msgspec.structs.replace(choice, producer=Producer("copy", parts.model)) for choice in choices]
@@ -329,34 +219,6 @@ def _marked(message: Message, cut_marker: str) -> Message:
         message,
         trainable=False if message.role == "assistant" else message.trainable,
         metadata={**message.metadata, "cut_by_logger": True},
-    )
-
-
-def _anthropic_call(request: dict[str, Any], response: dict[str, Any]) -> CallParts:
-    system = anthropic_messages.system_messages(request.pop("system", None), "request.system")
-    messages = system + anthropic_messages.convert_messages(request.pop("messages", None), "request.messages")
-    tools = anthropic_messages.normalize_tools(request.pop("tools", None), "request.tools")
-    if isinstance(response.get("choices"), list):
-        return chat_answer(request, response, messages, tools)  # a proxy turns answers into this form
-    error = anthropic_messages.error_of(response)
-    model, response_id = as_text(request.get("model")), as_text(response.get("id"))
-    answers: list[Message] = []
-    stop_reason, truncated = None, False
-    if response and error is None:
-        answer = anthropic_messages.convert_answer(response)
-        answers, stop_reason, truncated = answer.messages, answer.stop_reason, answer.truncated
-        model, response = answer.model or model, {}
-    return CallParts(
-        messages=[*messages, *answers[:-1]],
-        choices=answers[-1:],
-        tools=tools,
-        model=model,
-        response_id=response_id,
-        created=None,
-        truncated=truncated,
-        stop_reason=stop_reason,
-        error=error,
-        rest=rest_of(request, {}),
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from offline_arl.logs.adapter import Assembly, Fragment, Group, RawRecord, RecordRefusedError, RecordSetApartError
-from offline_arl.logs.exchange import Exchange, assemble, fragment, interface_of, parsed_body
+from offline_arl.logs.exchange import Exchange, assemble, fragment, parsed_body
+from offline_arl.logs.interfaces import interface_of
 from offline_arl.logs.scores import make_score
 from offline_arl.logs.times import iso_time
 from offline_arl.logs.values import as_count, as_object, as_text, decode_object

@@ -17,7 +17,8 @@ from offline_arl.logs.adapter import (
     RecordRefusedError,
     RecordSetApartError,
 )
-from offline_arl.logs.exchange import Exchange, Interface, assemble, fragment, parsed_body
+from offline_arl.logs.exchange import Exchange, assemble, fragment, parsed_body
+from offline_arl.logs.interfaces import Interface
 from offline_arl.logs.scores import finite_number
 from offline_arl.logs.times import iso_time
 from offline_arl.logs.values import as_list, as_object, as_text, decode_object

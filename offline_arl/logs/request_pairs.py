@@ -22,16 +22,8 @@ from offline_arl.logs.adapter import (
     RecordRefusedError,
     RecordSetApartError,
 )
-from offline_arl.logs.exchange import (
-    Exchange,
-    Interface,
-    assemble,
-    assemble_exchanges,
-    fragment,
-    interface_of,
-    interface_of_response,
-    parsed_body,
-)
+from offline_arl.logs.exchange import Exchange, assemble, assemble_exchanges, fragment, parsed_body
+from offline_arl.logs.interfaces import Interface, interface_of, interface_of_response
 from offline_arl.logs.scores import make_score
 from offline_arl.logs.times import iso_time
 from offline_arl.logs.values import as_count, as_object, as_text, decode_object

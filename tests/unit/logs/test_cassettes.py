@@ -120,6 +120,32 @@ def test_calls_of_no_chat_model_are_set_apart_without_their_query(tmp_path: Path
     ]
 
 
+def test_gemini_calls_are_read_streamed_or_not(tmp_path: Path) -> None:
+    asked = {
+        "systemInstruction": {"parts": [{"text": "s"}]},
+        "contents": [{"role": "user", "parts": [{"text": "q"}]}],
+        "tools": [{"functionDeclarations": [{"name": "f"}]}],
+    }
+    called = {
+        "content": {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {"x": 1}}}]},
+        "finishReason": "STOP",
+    }
+    answered = {"candidates": [called], "modelVersion": "gemini-x", "responseId": "r-1"}
+    streams = {
+        "generateContent": json.dumps(answered),
+        "streamGenerateContent?alt=sse": f"data: {json.dumps(answered)}\r\n\r\n",
+        "streamGenerateContent": json.dumps([answered]),
+    }
+    for verb, body in streams.items():
+        call = interaction(body, uri=f"https://host/v1beta/models/gemini-x:{verb}")
+        call["request"]["body"] = json.dumps(asked)
+        trajectory = only(read_logs(cassette(tmp_path, call)))
+        assert [message.role for message in trajectory.messages] == ["system", "user", "assistant"], verb
+        assert [(found.name, found.arguments) for found in trajectory.messages[2].tool_calls] == [("f", {"x": 1})]
+        assert (trajectory.model, trajectory.messages[2].id) == ("gemini-x", "r-1")
+        assert [tool["function"]["name"] for tool in trajectory.tools_at(0) or []] == ["f"]
+
+
 def test_a_failed_call_has_its_status(tmp_path: Path) -> None:
     failed = interaction('{"error": {"message": "no", "type": "auth_error"}}')
     failed["response"]["status"] = {"code": 401, "message": "Unauthorized"}
