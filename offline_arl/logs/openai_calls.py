@@ -130,6 +130,8 @@ def _choice(
     reason = as_text(choice.get("finish_reason"))
     logprobs = as_object(choice.get("logprobs"))
     tokens = _tokens(choice, as_list(logprobs.get("content")), shared_ids)
+    if tokens is None and shared_ids is not None:
+        choice.setdefault("prompt_token_ids", shared_ids)
     extras = {key: value for key, value in choice.items() if value is not None and value != []}
     message = convert_message({"role": "assistant", **fields, "usage": fields.get("usage", usage)}, f"{where}.message")
     metadata = {key: value for key, value in message.metadata.items() if value is not None and value != []}
@@ -152,6 +154,8 @@ def _tokens(choice: dict[str, Any], logprobs: list[Any], shared_ids: Any) -> Tok
         if not texts or not all(text.startswith(_TOKEN_PREFIX) for text in texts):
             return None
         token_ids = [text.removeprefix(_TOKEN_PREFIX) for text in texts]
+    if not isinstance(token_ids, list):
+        return None
     values = [entry.get("logprob") for entry in entries]
     record = {
         "token_ids": token_ids,
