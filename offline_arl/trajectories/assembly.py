@@ -7,16 +7,16 @@ from typing import Any
 
 from offline_arl.trajectories import encoding
 from offline_arl.trajectories.encoding import EncodedTrajectory
-from offline_arl.trajectories.index import AssemblyEntry, MadeTrajectory
+from offline_arl.trajectories.index import AssemblyEntry, GroupRows, MadeTrajectory
 from offline_arl.trajectories.pieces import PendingGroup, batches, group_identity, read_groups, storable
 from offline_arl.trajectories.quarantine import RefusedRecord
-from offline_arl.trajectories.record_states import RANK, RecordState, after_assembly, after_pieces
+from offline_arl.trajectories.record_states import DELETED, RANK, RecordState, after_assembly, after_pieces
 from offline_arl.trajectories.schema import Feedback
 from offline_arl.trajectories.scores import feedback_digest, feedback_row
 from offline_arl.trajectories.session import WriteSession
 
-# Group numbers that are kept at hand from one part to the next, so that a long session needs no look-ups.
-_NUMBERS_KEPT = 100_000
+# Groups that are kept at hand from one part to the next, so that a long session needs no look-ups.
+_GROUPS_KEPT = 100_000
 
 
 class PieceIntake:
@@ -24,11 +24,12 @@ class PieceIntake:
 
     def __init__(self, session: WriteSession) -> None:
         self._session = session
-        self._numbers: dict[tuple[str, str | None, str], tuple[int, bytes]] = {}
+        self._groups: dict[tuple[str, str | None, str], tuple[int, bytes, bool]] = {}
         self._last_number = session.index.last_group
         self._record: bytes | None = None  # whose pieces are coming in
         self._record_groups: set[int] = set()
         self._fragments = 0
+        self._is_deleted = False  # whether a piece of it would belong to a deleted group
 
     def add(
         self,
@@ -46,8 +47,9 @@ class PieceIntake:
     ) -> bool:
         """Add one piece; see `StoreWriter.add_piece`."""
         session = self._session
-        number, group_id = self._group(format, key, scope)
+        number, group_id, deleted = self._group(format, key, scope)
         if record_key != self._record:
+            self.end_record()
             known = session.record(record_key)
             if known is not None and (known.groups > 0 or known.state != RANK["refused"]):
                 if known.state == RANK["refused"]:
@@ -55,10 +57,14 @@ class PieceIntake:
                 return False
             self._record, self._record_groups, self._fragments = record_key, set(), 0
         buffer = session.buffer
+        if deleted:
+            self._is_deleted = True
+            return False
         self._record_groups.add(number)
         buffer.index.records[record_key] = after_pieces(session.record(record_key), len(self._record_groups))
-        buffer.index.groups.setdefault(number, group_id)
-        buffer.index.piece_bytes[number] = buffer.index.piece_bytes.get(number, 0) + len(payload)
+        group = buffer.index.groups.setdefault(number, GroupRows(group_id))
+        group.pieces += 1
+        group.bytes += len(payload)
         place = (storable(label), storable(file), position, line, sha256, payload)
         text_key = None if key is None else storable(key)
         buffer.pieces.append((number, group_id, format, text_key, storable(scope), record_key, self._fragments, *place))
@@ -68,21 +74,23 @@ class PieceIntake:
 
     def end_record(self) -> None:
         """No more pieces of the last record will come: from now on it is one that is known."""
-        self._record = None
+        if self._record is not None and self._is_deleted and self._fragments == 0:
+            self._session.buffer.index.records[self._record] = DELETED
+            self._session.buffer.deleted.append((self._record, None, None))
+        self._record, self._is_deleted = None, False
 
     def end_part(self) -> None:
         """The part was committed: groups can be looked up in the index."""
-        if len(self._numbers) >= _NUMBERS_KEPT:
-            self._numbers.clear()
+        if len(self._groups) >= _GROUPS_KEPT:
+            self._groups.clear()
 
-    def _group(self, format: str, key: str | None, scope: str) -> tuple[int, bytes]:
+    def _group(self, format: str, key: str | None, scope: str) -> tuple[int, bytes, bool]:
         name = (format, key, scope if key is None else "")
-        known = self._numbers.get(name)
+        known = self._groups.get(name)
         if known is None:
             group_id = group_identity(*name)
-            number = self._session.index.group_number(group_id)
-            known = (self._new_number() if number is None else number, group_id)
-            self._numbers[name] = known
+            number, deleted = self._session.index.group(group_id) or (self._new_number(), False)
+            known = self._groups[name] = (number, group_id, deleted)
         return known
 
     def _new_number(self) -> int:
@@ -117,7 +125,7 @@ def finish_group(
             session.buffer.removed.append((None, group.number, earlier.feedback_part))
         session.buffer.feedback.extend(rows)
         feedback_part = session.manifest.next_number if rows else 0
-    entry = AssemblyEntry(group.seen_part, made, feedback_part, digest)
+    entry = AssemblyEntry(len(group.pieces), made, feedback_part, digest)
     changed = _take_fates(session, group, fates)
     if changed or entry != earlier:
         session.buffer.index.assembled[group.number] = entry

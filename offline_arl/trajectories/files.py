@@ -50,6 +50,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     fates: FileEntry | None = None  # what each piece's record became
     feedback: FileEntry | None = None  # judgements that came apart from what they judge
     removed: FileEntry | None = None  # rows of earlier parts that are void
+    deleted: FileEntry | None = None  # keys of records that were deleted and must not come back
 
     def files(self) -> list[FileEntry]:
         """The files that exist."""

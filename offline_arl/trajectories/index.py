@@ -24,10 +24,10 @@ CREATE TABLE records (key BLOB PRIMARY KEY, state INTEGER NOT NULL, groups INTEG
 CREATE TABLE trajectories (id TEXT PRIMARY KEY, content BLOB NOT NULL, part INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE contents (key BLOB PRIMARY KEY, id TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE groups (
-    number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, last_part INTEGER NOT NULL,
-    seen_part INTEGER NOT NULL, feedback_part INTEGER NOT NULL, feedback BLOB
+    number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, pieces INTEGER NOT NULL, seen INTEGER NOT NULL,
+    feedback_part INTEGER NOT NULL, feedback BLOB, deleted INTEGER NOT NULL
 );
-CREATE INDEX dirty ON groups (number) WHERE last_part > seen_part;
+CREATE INDEX dirty ON groups (number) WHERE pieces > seen;
 CREATE TABLE group_parts (number INTEGER, part INTEGER, bytes INTEGER NOT NULL, PRIMARY KEY (number, part))
     WITHOUT ROWID;
 CREATE TABLE group_trajectories (number INTEGER, name TEXT, id TEXT NOT NULL, digest BLOB NOT NULL,
@@ -46,10 +46,19 @@ class MadeTrajectory(NamedTuple):
 class AssemblyEntry(NamedTuple):
     """The last assembly of a group."""
 
-    seen_part: int  # the last part with pieces that it saw
+    seen: int  # how many pieces it saw
     trajectories: dict[str, MadeTrajectory]  # by the id that the adapter gave
     feedback_part: int  # part that holds the group's feedback; 0 where it has none
     feedback: bytes | None  # digest of the feedback
+
+
+@dataclass
+class GroupRows:
+    """What one part holds of a group."""
+
+    id: bytes
+    pieces: int = 0
+    bytes: int = 0  # of payload
 
 
 @dataclass
@@ -61,9 +70,9 @@ class IndexRows:
     contents: dict[bytes, str] = field(default_factory=dict)  # content key to the first trajectory id with it
     removed: set[str] = field(default_factory=set)  # trajectory ids whose row in an earlier part is void
     released: set[bytes] = field(default_factory=set)  # content keys whose first trajectory was removed
-    groups: dict[int, bytes] = field(default_factory=dict)  # number to group id
-    piece_bytes: dict[int, int] = field(default_factory=dict)  # group number to payload bytes in this part
-    assembled: dict[int, AssemblyEntry] = field(default_factory=dict)
+    groups: dict[int, GroupRows] = field(default_factory=dict)  # by number
+    assembled: dict[int, AssemblyEntry] = field(default_factory=dict)  # by number of the group
+    deleted_groups: dict[int, bytes] = field(default_factory=dict)  # number to group id
 
 
 class StoreIndex:
@@ -107,10 +116,10 @@ class StoreIndex:
         row = None if self.empty else self._one("SELECT id FROM contents WHERE key = ?", content)
         return None if row is None else row[0]
 
-    def group_number(self, group_id: bytes) -> int | None:
-        """The number of a group, or None where it has no pieces yet."""
-        row = None if self.empty else self._one("SELECT number FROM groups WHERE id = ?", group_id)
-        return None if row is None else row[0]
+    def group(self, group_id: bytes) -> tuple[int, bool] | None:
+        """The number of a group and whether it was deleted, or None where it has no pieces yet."""
+        row = None if self.empty else self._one("SELECT number, deleted FROM groups WHERE id = ?", group_id)
+        return None if row is None else (row[0], bool(row[1]))
 
     @property
     def last_group(self) -> int:
@@ -119,7 +128,7 @@ class StoreIndex:
 
     def assembly(self, number: int) -> AssemblyEntry:
         """The last assembly of a group; an empty one where there was none."""
-        row = self._one("SELECT seen_part, feedback_part, feedback FROM groups WHERE number = ?", number)
+        row = self._one("SELECT seen, feedback_part, feedback FROM groups WHERE number = ?", number)
         if row is None:
             return AssemblyEntry(0, {}, 0, None)
         made = self._all("SELECT name, id, digest FROM group_trajectories WHERE number = ?", number)
@@ -137,7 +146,7 @@ class StoreIndex:
         """The next groups with a higher number than `after` to be assembled: (number, payload bytes), ordered."""
         return self._all(
             "SELECT number, (SELECT SUM(bytes) FROM group_parts AS parts WHERE parts.number = dirty.number) FROM ("
-            "SELECT number FROM groups WHERE last_part > seen_part AND number > ?1 "
+            "SELECT number FROM groups WHERE pieces > seen AND number > ?1 "
             "UNION SELECT number FROM retries WHERE number > ?1 ORDER BY number LIMIT ?2) AS dirty ORDER BY number",
             after,
             limit,
@@ -211,17 +220,22 @@ class StoreIndex:
 
     def _add_groups(self, part: int, rows: IndexRows) -> None:
         self._many(
-            "INSERT INTO groups VALUES (?, ?, ?, 0, 0, NULL) ON CONFLICT DO UPDATE SET last_part = excluded.last_part",
-            ((number, name, part) for number, name in sorted(rows.groups.items())),
+            "INSERT INTO groups VALUES (?, ?, ?, 0, 0, NULL, 0) "
+            "ON CONFLICT DO UPDATE SET pieces = pieces + excluded.pieces",
+            ((number, group.id, group.pieces) for number, group in sorted(rows.groups.items())),
+        )
+        self._many(
+            "INSERT INTO groups VALUES (?, ?, 0, 0, 0, NULL, 1) ON CONFLICT DO UPDATE SET deleted = 1",
+            sorted(rows.deleted_groups.items()),
         )
         self._many(
             "INSERT INTO group_parts VALUES (?, ?, ?)",
-            ((number, part, size) for number, size in sorted(rows.piece_bytes.items())),
+            ((number, part, group.bytes) for number, group in sorted(rows.groups.items())),
         )
         assembled = sorted(rows.assembled.items())
         self._many(
-            "UPDATE groups SET seen_part = ?, feedback_part = ?, feedback = ? WHERE number = ?",
-            ((entry.seen_part, entry.feedback_part, entry.feedback, number) for number, entry in assembled),
+            "UPDATE groups SET seen = ?, feedback_part = ?, feedback = ? WHERE number = ?",
+            ((entry.seen, entry.feedback_part, entry.feedback, number) for number, entry in assembled),
         )
         self._many("DELETE FROM group_trajectories WHERE number = ?", ((number,) for number, _ in assembled))
         self._many(

@@ -18,7 +18,7 @@ from offline_arl.trajectories.step_table import StepRow
 
 ASSEMBLY_COLUMNS: dict[str, pl.DataType] = {
     "group": pl.Int64(),
-    "seen_part": pl.Int64(),
+    "seen": pl.Int64(),
     "trajectories": pl.String(),  # JSON: [[id that the adapter gave, id in the store, digest], ...]
     "feedback_part": pl.Int64(),
     "feedback": pl.Binary(),
@@ -28,6 +28,11 @@ FATE_COLUMNS: dict[str, pl.DataType] = {
     "record_key": pl.Binary(),
     "state": pl.String(),
     "reason": pl.String(),
+}
+DELETED_COLUMNS: dict[str, pl.DataType] = {
+    "record_key": pl.Binary(),  # a record that must not come back, or null
+    "group": pl.Int64(),  # a group whose further pieces must not come in, or null
+    "group_id": pl.Binary(),
 }
 REMOVED_COLUMNS: dict[str, pl.DataType] = {"trajectory_id": pl.String(), "group": pl.Int64(), "part": pl.Int64()}
 
@@ -46,6 +51,7 @@ class PartBuffer:
     pieces: list[tuple[Any, ...]] = field(default_factory=list)
     fates: list[tuple[int, bytes, str, str | None]] = field(default_factory=list)
     feedback: list[tuple[Any, ...]] = field(default_factory=list)
+    deleted: list[tuple[bytes | None, int | None, bytes | None]] = field(default_factory=list)
     # Void rows: (trajectory id, None, part) or, for the feedback of a group, (None, group number, part).
     removed: list[tuple[str | None, int | None, int]] = field(default_factory=list)
     index: IndexRows = field(default_factory=IndexRows)
@@ -54,7 +60,7 @@ class PartBuffer:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to commit."""
-        assembled = self.index.assembled or self.fates or self.removed
+        assembled = self.index.assembled or self.fates or self.removed or self.deleted
         return not (self.rows or self.refused or self.pieces or self.feedback or assembled)
 
     def write(self, root: Path, number: int) -> Part:
@@ -92,13 +98,15 @@ class PartBuffer:
             write("feedback", encoding.table(self.feedback, FEEDBACK_COLUMNS))
         if self.removed:
             write("removed", encoding.table(self.removed, REMOVED_COLUMNS))
+        if self.deleted:
+            write("deleted", encoding.table(self.deleted, DELETED_COLUMNS))
         return Part(number, **written)
 
 
 def assembly_row(group: int, entry: AssemblyEntry) -> tuple[Any, ...]:
     """The row of an assembly in a part."""
     made = [(name, id, digest.hex()) for name, (id, digest) in entry.trajectories.items()]
-    return (group, entry.seen_part, msgspec.json.encode(made).decode(), entry.feedback_part, entry.feedback)
+    return (group, entry.seen, msgspec.json.encode(made).decode(), entry.feedback_part, entry.feedback)
 
 
 _made_decoder = msgspec.json.Decoder(list[tuple[str, str, str]])
@@ -106,6 +114,6 @@ _made_decoder = msgspec.json.Decoder(list[tuple[str, str, str]])
 
 def assembly_entry(row: tuple[Any, ...]) -> tuple[int, AssemblyEntry]:
     """The group and the assembly of a row; the inverse of `assembly_row`."""
-    group, seen_part, trajectories, feedback_part, feedback = row
+    group, seen, trajectories, feedback_part, feedback = row
     made = {name: MadeTrajectory(id, bytes.fromhex(digest)) for name, id, digest in _made_decoder.decode(trajectories)}
-    return group, AssemblyEntry(seen_part, made, feedback_part, feedback)
+    return group, AssemblyEntry(seen, made, feedback_part, feedback)

@@ -64,7 +64,6 @@ class PendingGroup:
     format: str
     key: str | None  # None: the pieces are those of one file
     scope: str  # the file's real path where `key` is None
-    seen_part: int  # the last part that holds one of the pieces
     pieces: list[StoredPiece] = field(default_factory=list)
 
 
@@ -103,7 +102,7 @@ def read_groups(root: Path, manifest: Manifest, index: StoreIndex, numbers: list
             if scope:
                 label, file = names.setdefault((number, scope), (label, file))
             rows[number].append((label, file, rest[0], fragment, record_key, *rest[1:]))
-            found[number] = PendingGroup(number, group_id, format, key, scope if key is None else "", part)
+            found[number] = PendingGroup(number, group_id, format, key, scope if key is None else "")
     for number, group in found.items():
         rows[number].sort(key=lambda piece: piece[:4])
         for label, file, position, _, record_key, line, sha256, payload in rows[number]:

@@ -10,11 +10,11 @@ import msgspec
 import polars as pl
 
 from offline_arl.trajectories.files import Manifest, Part
-from offline_arl.trajectories.index import FILE, IndexRows, StoreIndex
+from offline_arl.trajectories.index import FILE, GroupRows, IndexRows, StoreIndex
 from offline_arl.trajectories.part_frames import read_void
-from offline_arl.trajectories.parts import ASSEMBLY_COLUMNS, assembly_entry
+from offline_arl.trajectories.parts import ASSEMBLY_COLUMNS, DELETED_COLUMNS, assembly_entry
 from offline_arl.trajectories.quarantine import RefusedRecord
-from offline_arl.trajectories.record_states import REFUSED, USED, RecordEntry, after_assembly, after_pieces
+from offline_arl.trajectories.record_states import DELETED, REFUSED, USED, RecordEntry, after_assembly, after_pieces
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,12 @@ def _rows_of(root: Path, part: Part, void: frozenset[str], index: StoreIndex) ->
             for line in stream:
                 key = bytes.fromhex(msgspec.json.decode(line, type=RefusedRecord).key)
                 rows.records.setdefault(key, REFUSED)
+    if part.deleted is not None:
+        for key, number, name in pl.read_parquet(root / part.deleted.path).select(*DELETED_COLUMNS).iter_rows():
+            if key is not None:
+                rows.records.setdefault(key, DELETED)
+            if number is not None:
+                rows.deleted_groups[number] = name
     return rows
 
 
@@ -74,10 +80,10 @@ def _add_pieces(root: Path, part: Part, rows: IndexRows, index: StoreIndex) -> N
         return
     path = root / part.pieces.path
     frame = pl.scan_parquet(path).select("group", "group_id", "record_key", size=pl.col("payload").bin.size()).collect()
-    groups = frame.group_by("group", maintain_order=True).agg(pl.col("group_id").first(), pl.col("size").sum())
-    for number, name, size in groups.iter_rows():
-        rows.groups[number] = name
-        rows.piece_bytes[number] = size
+    groups = frame.group_by("group", maintain_order=True).agg(
+        pl.col("group_id").first(), pl.len(), pl.col("size").sum()
+    )
+    rows.groups.update({number: GroupRows(*group) for number, *group in groups.iter_rows()})
     records = frame.group_by("record_key").agg(pl.col("group").n_unique())
     for key, count in records.iter_rows():
         rows.records[key] = after_pieces(index.record(key), count)

@@ -23,6 +23,7 @@ class RecordEntry(NamedTuple):
 
 
 USED = RecordEntry(RANK["used"], 0)
+DELETED = RecordEntry(RANK["deleted"], 0)
 REFUSED = RecordEntry(RANK["refused"], 0)
 
 

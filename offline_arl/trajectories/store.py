@@ -14,6 +14,7 @@
     fates/             what each piece's record became
     feedback/          judgements that came apart from what they judge
     removed/           rows of earlier parts that are void
+    deleted/           keys of records that were deleted and must not come back
     index.sqlite       what makes writing idempotent; rebuilt from the parts when lost
     lock               held by the one writer
 
