@@ -11,6 +11,7 @@ import msgspec
 from offline_arl.logs import anthropic_messages
 from offline_arl.logs.framework_messages import ai_sdk_answer, is_koog_calls
 from offline_arl.logs.message_shapes import decode_text, is_message, read_messages, system_messages
+from offline_arl.logs.openai_calls import read_choice
 from offline_arl.logs.openai_messages import convert_message
 from offline_arl.logs.openai_responses import responses_items_to_messages
 from offline_arl.logs.tool_shapes import tools_text
@@ -146,15 +147,16 @@ def _finish_reason(message: Message) -> str | None:
 def _chat_completion(value: dict[str, Any], where: str) -> Answer:
     choices, reasons = [], []
     for index, item in enumerate(value["choices"]):
-        choice = as_object(item)
-        message = choice.get("message", choice.get("delta"))
-        fields = dict(message) if isinstance(message, dict) else {"content": choice.get("text")}
-        if choice.get("logprobs") is not None:
-            fields["logprobs"] = choice["logprobs"]
-        fields = {"role": "assistant", **{key: item for key, item in fields.items() if item is not None}}
-        choices.append(convert_message(fields, f"{where}.choices[{index}]"))
-        reasons.append(as_text(choice.get("finish_reason")))
-    return _with_envelope(Answer(choices, stop_reasons=reasons), {k: v for k, v in value.items() if k != "choices"})
+        choice = dict(as_object(item))
+        if not isinstance(choice.get("message"), dict):
+            # Completions of text, and chunks of a stream that a tracer joined in its own way.
+            delta, text = choice.pop("delta", None), choice.pop("text", None)
+            choice["message"] = delta if isinstance(delta, dict) else {"content": text}
+        message, reason = read_choice(choice, f"{where}.choices[{index}]", None, None, value.get("prompt_token_ids"))
+        choices.append(message)
+        reasons.append(reason)
+    rest = {key: item for key, item in value.items() if key not in ("choices", "prompt_token_ids")}
+    return _with_envelope(Answer(choices, stop_reasons=reasons), rest)
 
 
 def _responses(value: dict[str, Any], where: str) -> Answer | None:

@@ -65,7 +65,7 @@ def chat_answer(
     reasons: list[str | None] = []
     for index, choice in enumerate(sorted(map(as_object, found or ()), key=_order)):
         where = f"response.choices[{index}]"
-        message, reason = _choice(choice, where, model, usage if index == 0 else None, shared_ids)
+        message, reason = read_choice(choice, where, model, usage if index == 0 else None, shared_ids)
         if needs_pairing(message):
             message = pair_by_order([*messages, message])[-1]
         choices.append(message)
@@ -119,10 +119,21 @@ def _order(choice: dict[str, Any]) -> int:
     return index if isinstance(index, int) else 0
 
 
-def _choice(
+def read_choice(
     choice: dict[str, Any], where: str, model: str | None, usage: Any, shared_ids: Any
 ) -> tuple[Message, str | None]:
-    """One answer and why it ended; what the choice says besides goes to the metadata of its message."""
+    """One answer and why it ended; what the choice says besides goes to the metadata of its message.
+
+    Args:
+        choice: One of a response's `choices`; taken apart.
+        where: Its path in the record, for error messages.
+        model: The model that made it.
+        usage: The response's usage, or None where another choice has it.
+        shared_ids: Token ids of the prompt, where the response has them.
+
+    Raises:
+        RecordRefusedError: It holds no message; the reason starts with `where`.
+    """
     fields = choice.pop("message", None)
     if not isinstance(fields, dict):
         raise RecordRefusedError(f"{where}.message: expected an object, got {json_type(fields)}")
@@ -149,7 +160,7 @@ def _tokens(choice: dict[str, Any], logprobs: list[Any], shared_ids: Any) -> Tok
     """Token ids that vLLM gives on request: as lists of their own, or as the texts of the logged tokens."""
     token_ids, prompt_ids = choice.get("token_ids"), choice.get("prompt_token_ids") or shared_ids
     entries = [as_object(entry) for entry in logprobs]
-    if not token_ids:
+    if not token_ids or not isinstance(token_ids, list):
         texts = [as_text(entry.get("token")) or "" for entry in entries]
         if not texts or not all(text.startswith(_TOKEN_PREFIX) for text in texts):
             return None

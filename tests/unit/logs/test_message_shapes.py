@@ -11,7 +11,7 @@ from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.answer_shapes import read_answer
 from offline_arl.logs.message_shapes import decode_text, read_prompt
 from offline_arl.logs.tool_shapes import tools_text
-from offline_arl.trajectories.schema import ImagePart, Message, Usage
+from offline_arl.trajectories.schema import ImagePart, Message, TokenRecord, Usage
 
 Row = tuple[str, str, list[tuple[str, str, str | None]], str | None]
 LC = ["langchain", "schema", "messages"]
@@ -353,6 +353,13 @@ def test_why_an_answer_ended_and_what_it_took() -> None:
     blocked = read_answer({"candidates": [{"finishReason": "SAFETY"}], "modelVersion": "g-1"})
     assert blocked is not None
     assert (blocked.choices[0].content, blocked.stop_reason, blocked.model) == (None, "SAFETY", "g-1")
+
+
+def test_token_ids_of_a_server_are_kept() -> None:
+    choice = {"message": {"role": "assistant", "content": "hi"}, "token_ids": [5, 6], "finish_reason": "stop"}
+    answer = read_answer({"choices": [choice], "prompt_token_ids": [1, 2, 3]})
+    assert answer is not None
+    assert answer.choices[0].tokens == TokenRecord([5, 6], "unknown", None, [1, 2, 3])
 
 
 def test_an_object_of_no_known_shape_is_a_structured_answer() -> None:
