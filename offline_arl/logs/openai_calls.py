@@ -160,7 +160,7 @@ def _tokens(choice: dict[str, Any], logprobs: list[Any], shared_ids: Any) -> Tok
     """Token ids that vLLM gives on request: as lists of their own, or as the texts of the logged tokens."""
     token_ids, prompt_ids = choice.get("token_ids"), choice.get("prompt_token_ids") or shared_ids
     entries = [as_object(entry) for entry in logprobs]
-    if not token_ids or not isinstance(token_ids, list):
+    if not token_ids:
         texts = [as_text(entry.get("token")) or "" for entry in entries]
         if not texts or not all(text.startswith(_TOKEN_PREFIX) for text in texts):
             return None
