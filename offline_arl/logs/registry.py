@@ -30,10 +30,12 @@ def _harness_sessions() -> list[LogAdapter]:
     from offline_arl.logs.codex_exec import CodexExecAdapter
     from offline_arl.logs.codex_rollout import CodexRolloutAdapter
     from offline_arl.logs.gemini_sessions import GeminiSessionsAdapter
+    from offline_arl.logs.hub_traces import HubTracesAdapter
     from offline_arl.logs.managed_agents import ManagedAgentsAdapter
     from offline_arl.logs.mini_swe_agent import MiniSweAgentAdapter
     from offline_arl.logs.openhands_v0 import OpenHandsRowsAdapter, OpenHandsV0Adapter
     from offline_arl.logs.openhands_v1 import OpenHandsV1Adapter
+    from offline_arl.logs.pi_sessions import PiSessionsAdapter
     from offline_arl.logs.swe_agent import SweAgentAdapter
 
     return [
@@ -43,6 +45,8 @@ def _harness_sessions() -> list[LogAdapter]:
         CodexExecAdapter(),
         GeminiSessionsAdapter(),
         ManagedAgentsAdapter(),
+        PiSessionsAdapter(),
+        HubTracesAdapter(),
         OpenHandsV0Adapter(),
         OpenHandsRowsAdapter(),
         OpenHandsV1Adapter(),
