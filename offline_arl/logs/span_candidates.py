@@ -68,11 +68,12 @@ def find_candidates(unique: Sequence[Located], by_key: dict[Key, Span], fates: F
     found: dict[Any, Candidate] = {}
     steps = [span for _, span in unique if not span.is_log and kind_of(span) == "model"]
     around_steps = {span_key(other) for step in steps for other in ancestors(step, by_key)}
+    operations = {_place_of_step(step) for step in steps}
     for piece, span in unique:
         if span.is_log or span.is_reference:
             continue
         kind = kind_of(span)
-        if kind == "outer" and _has_step(span, steps):
+        if kind == "outer" and not operations.isdisjoint(_places_of_steps(span)):
             fates.repeat([piece], _OUTER_REPEATS)
         elif kind == "outer":
             fates.put_apart([piece], _OUTER)
@@ -95,15 +96,16 @@ def event_of(record: Span) -> SpanEvent:
     return SpanEvent(record.name, record.started_at, record.attributes, record.body)
 
 
-def _has_step(outer: Span, steps: Sequence[Span]) -> bool:
-    """Whether a step of an outer Vercel AI SDK span is there; some exports drop the ids of parents."""
-    operation = f"{outer.text('ai.operationId')}."
-    return any(
-        step.trace_id == outer.trace_id
-        and (step.text("ai.operationId") or "").startswith(operation)
-        and step.parent_id in (None, outer.span_id)
-        for step in steps
-    )
+def _place_of_step(step: Span) -> tuple[str | None, str, str | None]:
+    """Trace, outer operation ("ai.generateText") and parent of a step of the Vercel AI SDK."""
+    operation = (step.text("ai.operationId") or "").rpartition(".")[0]
+    return step.trace_id, operation, step.parent_id
+
+
+def _places_of_steps(outer: Span) -> set[tuple[str | None, str, str | None]]:
+    """Where the steps of an outer span may be; some exports drop the ids of parents."""
+    operation = outer.text("ai.operationId") or ""
+    return {(outer.trace_id, operation, None), (outer.trace_id, operation, outer.span_id)}
 
 
 def _add_details(found: dict[Any, Candidate], piece: int, record: Span, by_key: dict[Key, Span]) -> None:

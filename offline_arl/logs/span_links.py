@@ -23,15 +23,13 @@ def link_trajectories(trajectories: list[Trajectory], by_key: dict[Key, Span]) -
     """
     by_span = {span.span_id: span for span in by_key.values() if span.span_id is not None}
     scopes = [_scopes(trajectory, by_span, by_key) for trajectory in trajectories]
-    for index, own in enumerate(scopes):
-        trajectory = trajectories[index]
+    callers = _Callers(trajectories, scopes)
+    for index, (trajectory, own) in enumerate(zip(trajectories, scopes, strict=True)):
         agent = next((span for span in own if kind_of(span) == "agent"), None)
-        name = None if agent is None else agent_of(agent) or agent.name
-        parent = trajectory.parent_trajectory_id or _parent(index, trajectories, scopes)
         trajectories[index] = msgspec.structs.replace(
             trajectory,
-            agent=name or trajectory.agent,
-            parent_trajectory_id=parent,
+            agent=trajectory.agent if agent is None else agent_of(agent) or agent.name or trajectory.agent,
+            parent_trajectory_id=trajectory.parent_trajectory_id or callers.of(trajectory, own),
             identifiers={**trajectory.identifiers, **_enclosing(trajectory, by_span, by_key)},
         )
 
@@ -61,22 +59,31 @@ def _scopes(trajectory: Trajectory, by_span: dict[str, Span], by_key: dict[Key, 
     return []
 
 
-def _parent(index: int, trajectories: Sequence[Trajectory], scopes: Sequence[list[Span]]) -> str | None:
-    own = scopes[index]
-    if trajectories[index].branch is not None:
-        return None
-    call_ids = {call_id for span in own if kind_of(span) == "tool" and (call_id := tool_call_id(span))}
-    others = [number for number in range(len(trajectories)) if number != index]
-    for number in others:
-        if call_ids and any(
-            call.id in call_ids for message in trajectories[number].messages for call in message.tool_calls
-        ):
-            return trajectories[number].trajectory_id
-    for depth in range(1, len(own)):
-        for number in others:
-            if [span.span_id for span in scopes[number]] == [span.span_id for span in own[depth:]]:
-                return trajectories[number].trajectory_id
-    return None
+class _Callers:
+    """Trajectories by the tool calls that they made, and by the agents and tool runs that they lie in."""
+
+    def __init__(self, trajectories: Sequence[Trajectory], scopes: Sequence[list[Span]]) -> None:
+        self._by_call: dict[str, str] = {}
+        self._by_scope: dict[tuple[str | None, ...], str] = {}
+        for trajectory, own in zip(trajectories, scopes, strict=True):
+            self._by_scope.setdefault(_ids(own), trajectory.trajectory_id)
+            for message in trajectory.messages:
+                for call in message.tool_calls:
+                    if call.id is not None:
+                        self._by_call.setdefault(call.id, trajectory.trajectory_id)
+
+    def of(self, trajectory: Trajectory, own: list[Span]) -> str | None:
+        """The trajectory that started another one, which is no branch of it."""
+        if trajectory.branch is not None:
+            return None
+        asked = (self._by_call.get(tool_call_id(span) or "") for span in own if kind_of(span) == "tool")
+        around = (self._by_scope.get(_ids(own[depth:])) for depth in range(1, len(own)))
+        found = (parent for parent in (*asked, *around) if parent not in (None, trajectory.trajectory_id))
+        return next(found, None)
+
+
+def _ids(spans: Sequence[Span]) -> tuple[str | None, ...]:
+    return tuple(span.span_id for span in spans)
 
 
 def add_tool_results(trajectories: list[Trajectory], tools: Sequence[tuple[int, Span]]) -> set[int]:

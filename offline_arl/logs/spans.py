@@ -21,6 +21,7 @@ from offline_arl.logs.values import as_list, as_object, as_text
 Status = Literal["ok", "error"]
 Key = tuple[str | None, str | None]  # trace id, span id
 
+_MAX_DEPTH = 64  # deeper nesting is no program's; without a bound, a hostile log would take quadratic time
 _HEX = frozenset("0123456789abcdef")
 # Beginnings of attribute keys that no other kind of record has; a bare object of attributes is known by them.
 _ATTRIBUTE_PREFIXES = (
@@ -209,10 +210,12 @@ def span_key(span: Span) -> Key:
 
 
 def ancestors(span: Span, by_key: dict[Key, Span]) -> Iterator[Span]:
-    """The spans around a span, from the inside out; ends where one is missing, or at a circle."""
+    """The spans around a span, from the inside out; ends where one is missing, at a circle, or `_MAX_DEPTH` out."""
     seen = {span.span_id}
     current: Span | None = span
-    while current is not None and current.parent_id is not None and current.parent_id not in seen:
+    while current is not None and current.parent_id not in seen and len(seen) <= _MAX_DEPTH:
+        if current.parent_id is None:
+            return
         seen.add(current.parent_id)
         current = by_key.get((span.trace_id, current.parent_id))
         if current is not None:

@@ -150,7 +150,7 @@ def span_v2(number: int, attributes: dict[str, str], parent: int | None = None) 
     }
 
 
-INFO_V2 = {
+INFO_V2: dict[str, Any] = {
     "request_id": "b21ff1eafa804fd5aec138c9f2e89dc7",
     "experiment_id": "1",
     "timestamp_ms": 1_795_982_992_695,
@@ -171,7 +171,12 @@ def test_a_trace_of_version_2(tmp_path: Path) -> None:
 
 def test_rows_of_search_traces(tmp_path: Path) -> None:
     """Version 3 has the trace as JSON text in a column; version 2 only the text of an object, and its parts."""
-    row = {"trace_id": "tr-1", "trace": json.dumps(trace_v3(AGENT_RUN)), "state": "OK", "spans": AGENT_RUN}
+    row: dict[str, Any] = {
+        "trace_id": "tr-1",
+        "trace": json.dumps(trace_v3(AGENT_RUN)),
+        "state": "OK",
+        "spans": AGENT_RUN,
+    }
     check_agent_run(read(tmp_path, row))
     row = {**INFO_V2, "trace": "Trace(request_id=b21ff1eafa804fd5aec138c9f2e89dc7)", "request": {}, "spans": SPANS_V2}
     check_agent_run(read(tmp_path, row))
