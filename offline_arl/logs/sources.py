@@ -23,7 +23,7 @@ _GZIP = b"\x1f\x8b"
 _SNIFFED_BYTES = 1 << 16
 # A JSON object, or a list of them, from its first characters: `{"`, `{}`, `[{"`, with any white space between.
 _JSON_START = re.compile(rb'\s*(?:\[\s*)?\{\s*["}]')
-_CASSETTE = re.compile(rb"^interactions:", re.MULTILINE)
+_CASSETTE = re.compile(rb"^(?:http_)?interactions:", re.MULTILINE)
 
 
 @dataclass(frozen=True)
