@@ -229,13 +229,8 @@ def test_real_messages_of_parts() -> None:
     contents = real("llama-factory/reason_tool_use_demo_50.jsonl", "llama_factory")
     assert contents.count("used") == len(contents.fates) == 50
     messages = [message for trajectory in contents.trajectories for message in trajectory.messages]
-    roles = [message.role for message in messages]
-    assert (roles.count("system"), roles.count("user"), roles.count("assistant"), roles.count("tool")) == (
-        50,
-        70,
-        112,
-        42,
-    )
+    roles = Counter(message.role for message in messages)
+    assert roles == {"system": 50, "user": 70, "assistant": 112, "tool": 42}
     # 41 turns with one call, 9 with two, 3 with three; all 112 turns of the model start with reasoning.
     counts = [len(message.tool_calls) for message in messages]
     assert (counts.count(1), counts.count(2), counts.count(3)) == (41, 9, 3)
