@@ -11,8 +11,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-import msgspec
-
+from offline_arl.logs.values import json_text
 from offline_arl.trajectories.schema import Direction, Score, ScorerKind
 
 
@@ -148,6 +147,9 @@ def make_score(
         direction: None: read from the name.
         correction: What the scorer would have had instead, any JSON value but null; kept as JSON text.
         metadata: What else the log says of the score.
+
+    Raises:
+        RecordRefusedError: A part that is no text cannot be written as JSON.
     """
     name = _text(name) or ""
     extra = dict(metadata or {})
@@ -171,7 +173,7 @@ def make_score(
         direction=direction_of(name) if direction is None else direction,
         message_index=message_index,
         comment=_text(comment),
-        correction=None if correction is None else msgspec.json.encode(correction).decode(),
+        correction=None if correction is None else json_text(correction),
         comparison_id=_text(comparison_id),
         timestamp=_text(timestamp),
         metadata=extra,
@@ -181,4 +183,4 @@ def make_score(
 def _text(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    return msgspec.json.encode(value).decode()
+    return json_text(value)
