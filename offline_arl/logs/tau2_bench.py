@@ -118,10 +118,12 @@ def _trajectory(simulation: dict[str, Any], header: dict[str, Any], group: Group
     environment = as_object(info.get("environment_info"))
     agent = as_object(info.get("agent_info"))
     model, domain = as_text(agent.get("llm")), as_text(environment.get("domain_name"))
-    logged, where = simulation.get("messages"), "messages"
-    if not isinstance(logged, list):
-        logged, where = messages_of_ticks(as_list(simulation.get("ticks")), "ticks"), "messages of ticks"
-    conversation = convert_messages(logged, where, model)
+    logged = simulation.get("messages")
+    if isinstance(logged, list):
+        conversation = convert_messages(logged, "messages", model)
+    else:
+        spoken = messages_of_ticks(as_list(simulation.get("ticks")), "ticks")
+        conversation = convert_messages(spoken, "messages of ticks", model, is_voice=True)
     messages = pair_by_order(conversation.messages)
     turns = conversation.turns
     policy = as_text(simulation.get("policy")) or as_text(environment.get("policy"))

@@ -39,13 +39,17 @@ class Conversation(NamedTuple):
     turns: dict[int, int]
 
 
-def convert_messages(values: Sequence[Any], where: str, model: str | None) -> Conversation:
+def convert_messages(values: Sequence[Any], where: str, model: str | None, *, is_voice: bool = False) -> Conversation:
     """Convert logged messages.
+
+    Args:
+        is_voice: They are of ticks, which hold no usage: whatever an audio agent says is its own.
 
     Raises:
         RecordRefusedError: One is no message; the reason starts with a path.
     """
     found = Conversation([], [], {})
+    greeting = Producer("model", model) if is_voice else Producer("script")
     for index, value in enumerate(values):
         path = f"{where}[{index}]"
         if not isinstance(value, dict):
@@ -55,13 +59,13 @@ def convert_messages(values: Sequence[Any], where: str, model: str | None) -> Co
             for number, item in enumerate(inner):
                 if not isinstance(item, dict):
                     raise RecordRefusedError(f"{path}.tool_messages[{number}]: expected an object")
-                _add(item, f"{path}.tool_messages[{number}]", found, model)
+                _add(item, f"{path}.tool_messages[{number}]", found, model, greeting)
         else:
-            _add(value, path, found, model)
+            _add(value, path, found, model, greeting)
     return found
 
 
-def _add(value: dict[str, Any], where: str, found: Conversation, model: str | None) -> None:
+def _add(value: dict[str, Any], where: str, found: Conversation, model: str | None, greeting: Producer) -> None:
     fields = dict(value)
     logged_role = fields.pop("role", None)
     role = _ROLES.get(logged_role) if isinstance(logged_role, str) else None
@@ -75,19 +79,21 @@ def _add(value: dict[str, Any], where: str, found: Conversation, model: str | No
         if role == "tool" or not as_text(fields.get("content")):
             return
         fields.pop("tool_calls")
-    message = _message(role, fields, where, _producer(role, fields, found.messages, model))
+    message = _message(role, fields, where, _producer(role, fields, found.messages, model, greeting))
     turn = value.get("turn_idx")
     if isinstance(turn, int):
         found.turns[turn] = len(found.messages)
     found.messages.append(message)
 
 
-def _producer(role: Role, fields: dict[str, Any], before: Sequence[Message], model: str | None) -> Producer:
+def _producer(
+    role: Role, fields: dict[str, Any], before: Sequence[Message], model: str | None, greeting: Producer
+) -> Producer:
     if role != "assistant":
         return _PRODUCERS[role]
     # The greeting with which every conversation begins is the same sentence each time; no model was asked for it.
     if all(message.role == "system" for message in before) and not fields.get("usage") and not fields.get("raw_data"):
-        return Producer("script")
+        return greeting
     return Producer("model", model)
 
 
@@ -160,9 +166,6 @@ def messages_of_ticks(ticks: Sequence[Any], where: str) -> list[dict[str, Any]]:
             )
     for message in found:
         message.pop("utterance_ids", None)
-        if message["role"] == "assistant":
-            # Ticks hold no usage; whatever an audio agent says is its own.
-            message.setdefault("raw_data", {"ticks": True})
     return found
 
 

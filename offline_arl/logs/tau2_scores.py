@@ -25,7 +25,7 @@ _CHECKS: dict[str, tuple[str, str, ScorerKind]] = {
 
 def outcome_of(simulation: Mapping[str, Any]) -> Outcome:
     """The reward as outcome; a failure of the harness is no failure of the agent."""
-    if simulation.get("termination_reason") in _FAULTS:
+    if as_text(simulation.get("termination_reason")) in _FAULTS:
         return Outcome("infrastructure_error")
     info = as_object(simulation.get("reward_info"))
     reward = finite_number(info.get("reward"))

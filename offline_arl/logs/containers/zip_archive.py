@@ -196,16 +196,15 @@ def _unpack(stream: BinaryIO, member: _Member) -> bytes:
     """
     if member.is_encrypted:
         raise _MemberError("is encrypted")
-    stream.seek(member.offset)
-    head = stream.read(_LOCAL_HEADER.size)
-    if len(head) < _LOCAL_HEADER.size or not head.startswith(_SIGNATURE):
-        raise _MemberError("is damaged: it does not start where the index says")
-    name_length, extra_length = _LOCAL_HEADER.unpack(head)[-2:]
-    stream.seek(name_length + extra_length, io.SEEK_CUR)
-    packed = _Slice(stream, member.packed)
     try:
-        content = _bounded(_reader(packed, member.method), member.packed)
-    except (zlib.error, OSError, EOFError) as error:
+        stream.seek(member.offset)
+        head = stream.read(_LOCAL_HEADER.size)
+        if len(head) < _LOCAL_HEADER.size or not head.startswith(_SIGNATURE):
+            raise _MemberError("is damaged: it does not start where the index says")
+        name_length, extra_length = _LOCAL_HEADER.unpack(head)[-2:]
+        stream.seek(name_length + extra_length, io.SEEK_CUR)
+        content = _bounded(_reader(_Slice(stream, member.packed), member.method), member.packed)
+    except (zlib.error, OSError, EOFError, ValueError) as error:
         raise _MemberError(f"is damaged: {error}") from error
     if zlib.crc32(content) != member.checksum:
         raise _MemberError("is damaged: its checksum is wrong")
