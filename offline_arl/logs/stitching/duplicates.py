@@ -35,7 +35,9 @@ def without_duplicates(prompts: Sequence[Prompt], duplicates: dict[int, str]) ->
         if twin is None:
             versions.append(prompt)
             continue
-        poorer, richer = sorted((versions[twin], prompt), key=_richness)
+        poorer, richer = prompt, versions[twin]
+        if _richness(prompt) > _richness(richer):
+            poorer, richer = richer, prompt
         versions[twin] = richer
         del kept[poorer.index]
         duplicates[poorer.index] = f"the call {call.call_id} is logged again"

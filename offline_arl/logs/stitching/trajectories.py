@@ -125,16 +125,17 @@ class TrajectoryWriter:
             return message
         if message.role != "assistant":
             return message
-        sample = node.sample or self._sample_elsewhere(node, thread)
+        sample = self._sample_of(node, thread)
         if sample is not None:
             return with_history_ids(self._copy(sample), message, ids)
         if node.thread is not thread and message.producer.kind in ("unknown", "model"):
             return _replace(message, producer=Producer("copy", message.producer.name))
         return message
 
-    def _sample_elsewhere(self, node: Node, thread: Thread) -> Sample | None:
-        """The answer of another thread that a message without a call of its own repeats."""
-        for sample in self._samples.get(node.key, ())[:_MAX_LOOKED_AT]:
+    def _sample_of(self, node: Node, thread: Thread) -> Sample | None:
+        """The earlier answer of another thread that a message without a call of its own is, or repeats."""
+        own: list[Sample] = [] if node.sample is None else [node.sample]
+        for sample in (*own, *self._samples.get(node.key, ())[:_MAX_LOOKED_AT]):
             if sample.thread is not thread and sample.prompt.rank < thread.last.rank:
                 return sample
         return None
