@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from offline_arl.logs import anthropic_messages
+from offline_arl.logs import anthropic_messages, gemini_messages
 from offline_arl.logs.framework_messages import ai_sdk_answer, is_koog_calls
 from offline_arl.logs.message_shapes import decode_text, is_message, read_messages, system_messages
 from offline_arl.logs.openai_calls import read_choice
@@ -200,20 +200,13 @@ def _langchain(value: dict[str, Any], where: str) -> Answer | None:
     return _with_envelope(answer, {**rest, **output, "model": output.get("model_name")})
 
 
-def _gemini(value: dict[str, Any], where: str) -> Answer | None:
-    choices, reasons = [], []
-    for index, item in enumerate(value["candidates"]):
-        candidate = as_object(item)
-        content = {**as_object(candidate.get("content")), "role": "assistant"}
-        if not content.get("parts"):
-            # A candidate that was blocked, or whose call was malformed, has no parts.
-            choices.append(Message("assistant"))
-        else:
-            choices.append(read_messages([content], f"{where}.candidates[{index}].content")[-1])
-        reasons.append(as_text(candidate.get("finishReason", candidate.get("finish_reason"))))
+def _gemini(value: dict[str, Any], where: str) -> Answer:
+    found = gemini_messages.convert_response(value, where)
     rest = {key: item for key, item in value.items() if key not in ("candidates", "sdk_http_response")}
     model = rest.pop("modelVersion", rest.pop("model_version", None))
-    return _with_envelope(Answer(choices, stop_reasons=reasons), {**rest, "model": model})
+    before = found[0].messages[:-1] if len(found) == 1 else []
+    answer = Answer([item.messages[-1] for item in found], before, [item.stop_reason for item in found])
+    return _with_envelope(answer, {**rest, "model": model})
 
 
 def _ai_sdk(value: dict[str, Any], where: str) -> Answer:

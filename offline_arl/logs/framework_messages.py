@@ -157,43 +157,6 @@ def _genai_parts(value: dict[str, Any]) -> ChatMessages | None:
     return turn.finish()
 
 
-def _gemini(value: dict[str, Any]) -> ChatMessages | None:
-    """A content of Gemini's: parts without a type, in camelCase or snake_case. Calls often have no id."""
-    parts = value.get("parts")
-    if not isinstance(parts, list) or not parts or any("type" in as_object(part) for part in parts):
-        return None
-    turn = _Turn(value.get("role") or "user", _without(value, "role", "parts"))
-    if value.get("role") == "function":
-        turn = _Turn("user", _without(value, "role", "parts"))
-    for part in parts:
-        found = {_CAMEL.get(key, key): item for key, item in as_object(part).items() if item is not None}
-        call, result, data = (as_object(found.get(key)) for key in ("functionCall", "functionResponse", "inlineData"))
-        signature = found.get("thoughtSignature")
-        media_type = str(data.get("mimeType", data.get("mime_type", "")))
-        if call:
-            extra = {} if signature is None else {"thought_signature": signature}
-            turn.call(call.get("id"), call.get("name"), call.get("args"), **extra)
-        elif result:
-            turn.result(result.get("id"), result.get("response"), name=result.get("name"))
-        elif "text" in found and found.get("thought") is True:
-            turn.reasoning(found["text"], signature)
-        elif "text" in found:
-            turn.text(found["text"])
-        elif media_type.startswith("image/"):
-            turn.part({"type": "image_url", "image_url": {"url": _data_url(str(data.get("data")), media_type)}})
-        else:
-            turn.part({"type": None, **found} if isinstance(part, dict) else part)
-    return turn.finish()
-
-
-_CAMEL = {
-    "function_call": "functionCall",
-    "function_response": "functionResponse",
-    "inline_data": "inlineData",
-    "thought_signature": "thoughtSignature",
-}
-
-
 def _function_result(response: object) -> object:
     """The result itself, where Microsoft's agent framework logs it wrapped as JSON text with its call."""
     if not isinstance(response, str) or not response.startswith('{"type": "function_result"'):
@@ -368,7 +331,6 @@ _READERS: tuple[Callable[[dict[str, Any]], ChatMessages | None], ...] = (
     _koog,
     _pydantic_ai,
     _genai_parts,
-    _gemini,
     _ai_sdk,
     _llama_index,
     _agent_framework,

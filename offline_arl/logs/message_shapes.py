@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from offline_arl.logs import anthropic_messages
+from offline_arl.logs import anthropic_messages, gemini_messages
 from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.framework_messages import chat_messages
 from offline_arl.logs.json_values import decode_json
@@ -211,6 +211,8 @@ def _messages_of(value: object, where: str) -> list[Message]:
     ):
         return anthropic_messages.convert_message(dict(value), where)
     found = chat_messages(value)
+    if found is None and isinstance(value.get("parts"), list):
+        return gemini_messages.convert_content(value, where, "model" if value.get("role") == "assistant" else None)
     if found is None:
         return [convert_message(dict(value), where)]
     return [convert_message(message, where) for message in found]

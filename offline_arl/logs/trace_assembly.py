@@ -212,7 +212,7 @@ def _usage(call: CallContent) -> Usage | None:
 def _by_model(message: Message, model: str | None, usage: Usage | None) -> Message:
     if message.role != "assistant":
         return message
-    return msgspec.structs.replace(message, producer=Producer("model", model), usage=message.usage or usage)
+    return msgspec.structs.replace(message, producer=Producer("model", model), usage=usage or message.usage)
 
 
 def _finish(trajectory: Trajectory, traces: Sequence[_Trace]) -> Trajectory:

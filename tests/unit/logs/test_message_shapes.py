@@ -352,7 +352,7 @@ def test_why_an_answer_ended_and_what_it_took() -> None:
     assert (answer.model, answer.usage) == ("gpt-1", Usage(3, 2))
     blocked = read_answer({"candidates": [{"finishReason": "SAFETY"}], "modelVersion": "g-1"})
     assert blocked is not None
-    assert (blocked.choices[0].content, blocked.stop_reason, blocked.model) == (None, "SAFETY", "g-1")
+    assert (blocked.choices[0].content, blocked.stop_reason, blocked.model) == ([], "SAFETY", "g-1")
 
 
 def test_token_ids_of_a_server_are_kept() -> None:
