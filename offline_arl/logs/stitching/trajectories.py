@@ -135,7 +135,7 @@ class TrajectoryWriter:
     def _sample_of(self, node: Node, thread: Thread) -> Sample | None:
         """The earlier answer of another thread that a message without a call of its own is, or repeats."""
         own: list[Sample] = [] if node.sample is None else [node.sample]
-        for sample in (*own, *self._samples.get(node.key, ())[:_MAX_LOOKED_AT]):
+        for sample in own + self._samples.get(node.key, [])[:_MAX_LOOKED_AT]:
             if sample.thread is not thread and sample.prompt.rank < thread.last.rank:
                 return sample
         return None
