@@ -83,7 +83,7 @@ def find_candidates(unique: Sequence[Located], by_key: dict[Key, Span], fates: F
     logs = [(piece, record) for piece, record in unique if record.is_log and not record.is_reference]
     for piece, record in logs:
         if record.name == DETAILS_EVENT:
-            _add_details(found, piece, record, by_key)
+            _add_details(found, piece, record, by_key, fates)
     events = [(piece, record, event_of(record)) for piece, record in logs]
     for piece, record, event in events:
         if is_message_event(event):
@@ -108,13 +108,15 @@ def _places_of_steps(outer: Span) -> set[tuple[str | None, str, str | None]]:
     return {(outer.trace_id, operation, None), (outer.trace_id, operation, outer.span_id)}
 
 
-def _add_details(found: dict[Any, Candidate], piece: int, record: Span, by_key: dict[Key, Span]) -> None:
+def _add_details(found: dict[Any, Candidate], piece: int, record: Span, by_key: dict[Key, Span], fates: Fates) -> None:
     """Take a log event that holds all of a call: what its span lacks, or a repetition of it."""
     key = span_key(record)
     candidate = found.get(key)
     if candidate is None:
         place = by_key.get(key)
-        if place is None or not place.is_reference:
+        if place is not None and place.is_reference:
+            fates.repeat([piece], REPEATS_SPAN)
+        else:
             found[key] = Candidate(_span_of_log(record), [piece])
         return
     try:

@@ -55,8 +55,9 @@ def fragments_of(spans: Sequence[Span]) -> list[Fragment]:
         RecordSetApartError: A span without ids has no messages, so that nothing can be joined to it.
     """
     groups: dict[str, list[Span]] = {}
+    sessions = _sessions_by_trace(spans)
     for span in spans:
-        session = session_of(span)
+        session = session_of(span) or sessions.get(span.trace_id)
         if session is not None:
             groups.setdefault(f"session {session}", []).append(span)
         if span.trace_id is not None:
@@ -68,6 +69,15 @@ def fragments_of(spans: Sequence[Span]) -> list[Fragment]:
         return [Fragment(key, _encoder.encode(members)) for key, members in groups.items()]
     except (OverflowError, UnicodeEncodeError, RecursionError) as error:
         raise RecordRefusedError(f"a value cannot be written as JSON: {error}") from error
+
+
+def _sessions_by_trace(spans: Iterable[Span]) -> dict[str | None, str]:
+    """The session of each trace for which the spans of a record name one; often not every span of it does."""
+    found: dict[str | None, set[str]] = {}
+    for span in spans:
+        if span.trace_id is not None and (session := session_of(span)) is not None:
+            found.setdefault(span.trace_id, set()).add(session)
+    return {trace_id: names.pop() for trace_id, names in found.items() if len(names) == 1}
 
 
 def spans_of(payloads: Iterable[bytes]) -> list[tuple[int, Span]]:

@@ -235,10 +235,12 @@ def test_a_late_choice_of_a_stream_goes_to_the_call_that_waits_for_it(tmp_path: 
     assert trajectory.messages[-1].id == f"{2:016x}"
 
 
-def test_content_in_span_and_event_counts_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("session", [{}, {"session__id": "s1"}])
+def test_content_in_span_and_event_counts_once(tmp_path: Path, session: dict[str, str]) -> None:
     structured = {"gen_ai.input.messages": [QUESTION], "gen_ai.output.messages": [ANSWER]}
     name = "gen_ai.client.inference.operation.details"
-    contents = read(tmp_path, traces(span(1, chat([QUESTION], [ANSWER]))), logs(event(name, 1, None, structured)))
+    line = traces(span(1, chat([QUESTION], [ANSWER], **session)))
+    contents = read(tmp_path, line, logs(event(name, 1, None, structured)))
     assert fates(contents) == [("used", ""), ("duplicate", "repeats the messages of its span")]
     assert len(contents.trajectories) == 1
 
@@ -330,6 +332,26 @@ def test_a_sub_agent_in_a_tool_run_is_linked_to_the_agent_that_asked(tmp_path: P
     assert parent.parent_trajectory_id is None
     assert parent.identifiers == {"trace": TRACE, "operation": f"{1:016x}"}
     assert [fate for fate, _ in fates(contents)] == ["set_apart", "used", "set_apart", "set_apart", "used", "used"]
+
+
+def test_spans_without_a_session_go_with_those_of_their_batch_that_name_one(tmp_path: Path) -> None:
+    """util-genai puts no conversation id on tool runs; without them the tree of a session would be torn."""
+    named = {"gen_ai__conversation__id": "conv-1"}
+    expert = chat([{"role": "user", "parts": [{"type": "text", "content": "Rome"}]}], [ANSWER], **named)
+    contents = read(
+        tmp_path,
+        traces(
+            span(1, agent("planner") | {"gen_ai.conversation.id": "conv-1"}),
+            span(2, chat([SYSTEM, QUESTION], [CALLS], **named), parent=1),
+            span(3, tool_run("call_b"), parent=1),
+            span(4, agent("rome_expert") | {"gen_ai.conversation.id": "conv-1"}, parent=3),
+            span(5, expert, parent=4),
+        ),
+    )
+    by_agent = {trajectory.agent: trajectory for trajectory in contents.trajectories}
+    assert by_agent["rome_expert"].parent_trajectory_id == by_agent["planner"].trajectory_id
+    around = [by_agent["rome_expert"].identifiers[key] for key in ("operation", "operation_2", "operation_3")]
+    assert around == [f"{1:016x}", f"{3:016x}", f"{4:016x}"]
 
 
 def test_the_tools_of_a_last_turn_answer_it_and_failed_ones_are_marked(tmp_path: Path) -> None:
