@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import random
@@ -102,7 +103,8 @@ def _structural(data: bytes, rng: random.Random, change: Callable[[Any, random.R
 
 def _replace(document: Any, rng: random.Random) -> Any:
     for _ in range(rng.choice([1, 1, 2, 5])):
-        document = _put(document, rng, rng.choice(JUNK))
+        junk = rng.choice(JUNK)
+        document = _put(document, rng, junk if junk is _DEEP else copy.deepcopy(junk))
     return document
 
 
