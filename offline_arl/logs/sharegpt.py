@@ -50,10 +50,7 @@ class ShareGPTAdapter:
         if not isinstance(messages, list) or not messages or not all(map(is_turn, messages[:4])):
             return False
         return (
-            any(
-                as_object(message).keys() & {"from"} or as_object(message).get("role") in OWN_ROLES
-                for message in messages
-            )
+            any(map(_has_own_form, messages))
             or any(record.get(key) for key in _OWN_KEYS)
             or any(isinstance(record.get(key), bool) for key in _LABEL_KEYS)
             or ("rejected" in record and "chosen" in record)
