@@ -41,14 +41,16 @@ class AtifAdapter:
     lacks = "rewards outside of a trial's result.json (such as reward.txt)"
 
     def recognizes(self, record: Any) -> bool:
-        """Whether the record is a document of ATIF, or the result of a trial or a job of Harbor."""
-        return isinstance(record, dict) and (_is_atif(record) or is_trial_result(record) or _is_job_result(record))
+        """Whether the record is a document of ATIF, or a result or the configuration of a trial of Harbor."""
+        return isinstance(record, dict) and (
+            _is_atif(record) or is_trial_result(record) or _is_job_result(record) or _is_trial_config(record)
+        )
 
     def fragments(self, record: RawRecord) -> Sequence[Fragment]:
         """The record, as part of its trial or of the run that its file name says."""
         values = decode_object(record.raw)
-        if _is_job_result(values) and not is_trial_result(values):
-            raise RecordSetApartError("the totals of a Harbor job")
+        if not is_trial_result(values) and (_is_job_result(values) or _is_trial_config(values)):
+            raise RecordSetApartError("the totals of a Harbor job, or the configuration of a trial")
         if not _is_atif(values) and not is_trial_result(values):
             raise RecordRefusedError("expected a document with schema_version ATIF, or the result of a trial")
         return [Fragment(_group_key(record, is_result=is_trial_result(values)), json_text(values).encode())]
@@ -155,6 +157,10 @@ def _is_atif(record: dict[str, Any]) -> bool:
 
 def _is_job_result(record: dict[str, Any]) -> bool:
     return {"id", "n_total_trials", "stats", "started_at"} <= record.keys()
+
+
+def _is_trial_config(record: dict[str, Any]) -> bool:
+    return {"task", "trial_name", "trials_dir", "agent", "verifier"} <= record.keys()
 
 
 def _group_key(record: RawRecord, *, is_result: bool) -> str | None:

@@ -73,7 +73,7 @@ def _step(step: dict[str, Any], where: str, model: str | None) -> list[Message]:
         content=content,
         tool_calls=calls,
         producer=_producer(role, step, as_text(step.get("model_name")) or model, is_copy=is_copy),
-        tokens=_tokens(as_object(step.get("metrics")), metadata),
+        tokens=token_record(as_object(step.get("metrics")), metadata),
         timestamp=timestamp,
         usage=_usage(as_object(step.get("metrics")), metadata),
         metadata=metadata,
@@ -183,7 +183,8 @@ def _usage(metrics: dict[str, Any], metadata: dict[str, Any]) -> Usage | None:
     return Usage(tokens[0], tokens[1], dollars) if [*tokens, dollars] != [None, None, None] else None
 
 
-def _tokens(metrics: dict[str, Any], metadata: dict[str, Any]) -> TokenRecord | None:
+def token_record(metrics: dict[str, Any], metadata: dict[str, Any]) -> TokenRecord | None:
+    """The token ids of an answer; what cannot be lined up with them goes to `metadata`."""
     sampled, logprobs = _ids(metrics.get("completion_token_ids")), metrics.get("logprobs")
     prompt = _ids(metrics.get("prompt_token_ids"))
     values = [float(value) for value in as_list(logprobs) if _is_number(value)]

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from offline_arl.logs.atif_steps import token_record
 from offline_arl.logs.scores import finite_number, make_score
 from offline_arl.logs.values import as_list, as_object, as_text
-from offline_arl.trajectories.schema import Outcome, Trajectory
+from offline_arl.trajectories.schema import Message, Outcome, TokenRecord, Trajectory
 
 # The attempt was cut by a limit of the run; its reward is valid.
 _LIMITS = frozenset(
@@ -73,8 +74,11 @@ class TrialResult:
     def judge(self, trajectory: Trajectory) -> Trajectory:
         """The agent's own trajectory with the verdict and how the trial ended."""
         truncated = any(name in _LIMITS for name in self.exceptions)
+        messages = self._with_tokens(trajectory)
+        values = self.values if messages is trajectory.messages else _without_tokens(self.values)
         return msgspec.structs.replace(
             trajectory,
+            messages=messages,
             outcome=self._outcome(),
             scores=[
                 *trajectory.scores,
@@ -88,7 +92,7 @@ class TrialResult:
             stop_reason=self.exceptions[0] if self.exceptions else trajectory.stop_reason,
             started_at=trajectory.started_at or as_text(self.values.get("started_at")),
             ended_at=trajectory.ended_at or as_text(self.values.get("finished_at")),
-            metadata={**trajectory.metadata, "trial": self.values},
+            metadata={**trajectory.metadata, "trial": values},
         )
 
     def _outcome(self) -> Outcome:
@@ -102,7 +106,42 @@ class TrialResult:
         return Outcome("scored", success, score, components, "harbor_verifier")
 
     def _is_valid(self) -> bool:
-        """Whether what failed, if anything, was the agent; the result's own word counts where it has one."""
-        if self.rewards and self.values.get("reward_valid") is False:
-            return False
-        return all(name in _LIMITS or name in _AGENT_ERRORS for name in self.exceptions)
+        """Whether the rewards count, as Harbor sees it; without rewards, whether what failed was the agent."""
+        if not self.rewards:
+            return all(name in _LIMITS or name in _AGENT_ERRORS for name in self.exceptions)
+        told = self.values.get("reward_valid")
+        if isinstance(told, bool):
+            return told
+        policy = as_object(as_object(self.values.get("exception_info")).get("policy"))
+        return policy.get("has_valid_reward") is not False
+
+    def _with_tokens(self, trajectory: Trajectory) -> list[Message]:
+        """The messages with the token ids that the agent collected, where there are as many turns as answers."""
+        details = as_list(as_object(self.values.get("agent_result")).get("rollout_details"))
+        turns = _turns(as_object(details[0])) if details else []
+        places = [index for index in trajectory.step_indices() if trajectory.messages[index].tokens is None]
+        if not turns or len(turns) != len(places) or None in turns:
+            return trajectory.messages
+        messages = list(trajectory.messages)
+        for place, turn in zip(places, turns, strict=True):
+            messages[place] = msgspec.structs.replace(messages[place], tokens=turn)
+        return messages
+
+
+def _without_tokens(values: dict[str, Any]) -> dict[str, Any]:
+    result = values.get("agent_result")
+    if not isinstance(result, dict) or "rollout_details" not in result:
+        return values
+    return {**values, "agent_result": {key: item for key, item in result.items() if key != "rollout_details"}}
+
+
+def _turns(detail: dict[str, Any]) -> list[TokenRecord | None]:
+    """The token ids of each turn; None for a turn whose lists do not fit one another."""
+    sampled = as_list(detail.get("completion_token_ids"))
+    prompts, logprobs = (as_list(detail.get(key)) or [None] * len(sampled) for key in ("prompt_token_ids", "logprobs"))
+    if not len(sampled) == len(prompts) == len(logprobs):
+        return []
+    return [
+        token_record({"completion_token_ids": ids, "prompt_token_ids": prompt, "logprobs": values}, {})
+        for ids, prompt, values in zip(sampled, prompts, logprobs, strict=True)
+    ]
