@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, takewhile
 from typing import Any
 
 import msgspec
@@ -55,9 +55,17 @@ class GeminiSessionsAdapter:
     def fragments(self, record: RawRecord) -> list[Fragment]:
         """One fragment, for the file."""
         fields = decode_object(record.raw)
-        for position, message in enumerate(as_list(fields.get("messages"))):
-            _convert(message, f"messages[{position}]")
-        if not _is_header(fields) and "$set" not in fields and "$rewindTo" not in fields:
+        if "$set" in fields:
+            changes = fields["$set"]
+            if not isinstance(changes, dict):
+                raise RecordRefusedError(f"$set: expected an object, got {json_type(changes)}")
+            _check_messages(changes, "$set.messages")
+        elif "$rewindTo" in fields:
+            if not isinstance(fields["$rewindTo"], str):
+                raise RecordRefusedError(f"$rewindTo: expected a string, got {json_type(fields['$rewindTo'])}")
+        elif _is_header(fields):
+            _check_messages(fields, "messages")
+        else:
             _convert(fields, "message")
         return [Fragment(None, record.raw)]
 
@@ -88,7 +96,7 @@ class _Path:
 
     name: str | int
     said: list[_Said]
-    origin: tuple[_Path, int] | None = None  # the path before, and how many entries are shared with it
+    origin: _Path | None = None  # the path before
     notices: list[_Said] = field(default_factory=list)
 
     @property
@@ -162,7 +170,7 @@ class _Session:
         """Take back a message and all after it; all messages, where it is none of them."""
         said = self._path.said
         length = next((i for i, item in enumerate(said) if item.message_id == message_id), 0)
-        self._path = _Path(f"rewind {len(self._paths)}", said[:length], (self._path, length))
+        self._path = _Path(f"rewind {len(self._paths)}", said[:length], self._path)
         self._paths.append(self._path)
 
     def _trajectory(self, path: _Path) -> Trajectory:
@@ -186,7 +194,7 @@ class _Session:
             messages=messages,
             source=group.source(pieces),
             episode_id=as_text(fields.get("sessionId")),
-            branch=None if path.origin is None else self._branch(*path.origin),
+            branch=self._branch(path),
             agent="gemini_cli",
             model=next((m.producer.name for m in messages if m.producer.kind == "model" and m.producer.name), None),
             started_at=as_text(fields.get("startTime")) or (times[0] if times else None),
@@ -199,22 +207,30 @@ class _Session:
             scores=_cancellations(messages),
         )
 
-    def _branch(self, origin: _Path, shared: int) -> Branch | None:
-        if shared == 0:
+    def _branch(self, path: _Path) -> Branch | None:
+        """Where a path leaves the one before it; nowhere, where they share nothing (any longer)."""
+        if path.origin is None:
             return None
-        length = sum(len(said.messages) for said in origin.said[:shared])
-        return Branch(self._group.trajectory_id(_answered(origin).name), length)
+        origin = _answered(path.origin)
+        shared = takewhile(lambda pair: pair[0] is pair[1], zip(origin.said, path.said, strict=False))
+        length = sum(len(said.messages) for said, _ in shared)
+        return Branch(self._group.trajectory_id(origin.name), length) if length else None
 
 
 def _answered(path: _Path) -> _Path:
     """The path itself, or the one before it in which the model answered."""
     while path.origin is not None and not any(said.kind == "gemini" for said in path.said):
-        path = path.origin[0]
+        path = path.origin
     return path
 
 
 def _is_header(record: dict[str, Any]) -> bool:
     return record.keys() >= _HEADER_KEYS
+
+
+def _check_messages(fields: dict[str, Any], where: str) -> None:
+    for position, message in enumerate(as_list(fields.get("messages"))):
+        _convert(message, f"{where}[{position}]")
 
 
 def _convert(record: object, where: str) -> list[Message]:

@@ -45,7 +45,10 @@ class HubTracesAdapter:
         if isinstance(trace, str) and trace.strip():
             return _from_log(record, trace, row)
         if isinstance(messages, str):
-            messages = parse(messages.encode())
+            try:
+                messages = parse(messages.encode())
+            except ValueError as error:
+                raise RecordRefusedError(f"messages: the string is not JSON: {error}") from error
         return [
             Trajectory(
                 trajectory_id=record.trajectory_id(),
