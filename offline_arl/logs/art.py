@@ -76,7 +76,7 @@ def _trajectory(
     if values.get("group_index") is not None:
         group_id = f"{record.label}#{values['group_index']}"
     key = "messages_and_choices" if "messages_and_choices" in values else "messages"
-    messages = _messages(values.pop(key), f"{where}{key}")
+    messages = _messages(values.pop(key, None), f"{where}{key}")
     tools = tools_text(values.pop("tools", None))
     metrics, logged = as_object(values.pop("metrics", None)), as_object(values.pop("metadata", None))
     histories = values.pop("additional_histories", None) or []

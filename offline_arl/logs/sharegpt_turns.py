@@ -81,12 +81,11 @@ def _turn(value: object, where: str) -> tuple[Message, bool]:
     if not isinstance(value, dict):
         raise RecordRefusedError(f"{where}: expected an object, got {json_type(value)}")
     fields = dict(value)
-    logged = fields.pop("from", None)
-    if logged is None:
-        logged = fields.pop("role", None)
+    key = "from" if "from" in fields else "role"
+    logged = fields.pop(key, None)
     role = _ROLES.get(logged.lower()) if isinstance(logged, str) else None
     if role is None:
-        raise RecordRefusedError(f"{where}.from: expected one of {', '.join(_ROLES)}, got {logged!r}")
+        raise RecordRefusedError(f"{where}.{key}: expected one of {', '.join(_ROLES)}, got {logged!r}")
     content = next((fields.pop(key) for key in ("value", "content", "text") if key in fields), None)
     trainable = _trainable(fields)
     if logged.lower() in CALL_ROLES:

@@ -147,3 +147,9 @@ def test_rows_of_its_parquet_files(tmp_path: Path) -> None:
     tools = first.tools_at(0)
     assert tools is not None
     assert tools[0]["function"]["name"] == "add"
+
+
+def test_a_trajectory_without_messages_is_refused(tmp_path: Path) -> None:
+    group = {"trajectories": [TRAJECTORY, {"reward": 1.0}]}
+    (fate,) = read(tmp_path, group).fates
+    assert (fate.fate, fate.reason) == ("refused", "trajectories[1].messages: expected a list, got null")
