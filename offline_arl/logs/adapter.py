@@ -200,7 +200,8 @@ class AssemblingAdapter(LogAdapter, Protocol):
 
 def is_assembling(adapter: LogAdapter) -> TypeGuard[AssemblingAdapter]:
     """Whether records have to be grouped before they become trajectories."""
-    return isinstance(adapter, AssemblingAdapter)
+    # Not isinstance: of a protocol it looks at every attribute, for every record.
+    return hasattr(adapter, "assemble")
 
 
 @lru_cache(maxsize=1)

@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -134,9 +134,7 @@ def split_record(adapter: LogAdapter, record: RawRecord) -> SplitRecord:
         if is_assembling(adapter):
             fragments = adapter.fragments(record)
             return SplitRecord(fragments=fragments) if fragments else SplitRecord(set_apart="holds nothing")
-        if not isinstance(adapter, RecordAdapter):
-            raise TypeError("has neither convert nor fragments and assemble")
-        results = adapter.convert(record)
+        results = cast(RecordAdapter, adapter).convert(record)
         if not results:
             return SplitRecord(set_apart="holds no interaction")
         return SplitRecord(
