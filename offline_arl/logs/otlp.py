@@ -12,7 +12,7 @@ from typing import Any
 from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.openai_messages import json_type
 from offline_arl.logs.span_attributes import read_attributes, read_value
-from offline_arl.logs.spans import Span, SpanEvent, read_status, span_identity, time_text
+from offline_arl.logs.spans import Span, SpanEvent, dropped_count, read_status, span_identity, time_text
 from offline_arl.logs.values import as_list, as_object, as_text
 
 _ENVELOPES = ("resourceSpans", "resource_spans", "resourceLogs", "resource_logs")
@@ -76,7 +76,7 @@ def _span(item: dict[str, Any], rest: dict[str, Any]) -> Span:
             for event in as_list(item.get("events"))
             if isinstance(event, dict)
         ],
-        dropped=_count(_get(item, "droppedAttributesCount")),
+        dropped=dropped_count(_get(item, "droppedAttributesCount")),
         rest=rest | ({"links": item["links"]} if item.get("links") else {}),
     )
 
@@ -93,7 +93,7 @@ def _log_record(item: dict[str, Any], rest: dict[str, Any]) -> Span:
         started_at=time,
         attributes=attributes,
         body=read_value(item.get("body")),
-        dropped=_count(_get(item, "droppedAttributesCount")),
+        dropped=dropped_count(_get(item, "droppedAttributesCount")),
         is_log=True,
         rest=rest,
     )
@@ -109,7 +109,3 @@ def _get(item: dict[str, Any], key: str) -> Any:
     if key in item:
         return item[key]
     return item.get("".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in key))
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31 else 0

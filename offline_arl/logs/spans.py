@@ -124,7 +124,7 @@ def read_flat_span(record: dict[str, Any]) -> Span:
         status_text=status_text,
         attributes=attributes,
         events=[read_event(event) for event in events if isinstance(event, dict)],
-        dropped=_count(_take(fields, "droppedAttributesCount", "dropped_attributes_count")),
+        dropped=dropped_count(_take(fields, "droppedAttributesCount", "dropped_attributes_count")),
     )
     for key in ("span_kind", "openinference.span.kind"):
         kind = fields.pop(key, None)
@@ -146,7 +146,8 @@ def _take(fields: dict[str, Any], *keys: str) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _count(value: object) -> int:
+def dropped_count(value: object) -> int:
+    """How many attributes the SDK says it dropped; 0 where it does not say."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31 else 0
 
 

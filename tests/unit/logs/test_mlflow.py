@@ -194,6 +194,7 @@ def test_assessments_are_scores_and_an_overridden_one_is_not(tmp_path: Path) -> 
             right,
             assessment("toxicity", feedback={"value": 0.1}),
             assessment("helpful", feedback={"value": "yes"}, span_id=f"{2:016x}"),
+            assessment("helpful", feedback={"value": "no"}, span_id=f"{2:016x}", valid=False),
             assessment("broken", feedback={"value": None, "error": {"error_code": "Timeout"}}),
             assessment("detail", feedback={"value": {"a": 1}}),
             assessment("expected_answer", expectation={"value": ["sunny"]}),
@@ -208,7 +209,7 @@ def test_assessments_are_scores_and_an_overridden_one_is_not(tmp_path: Path) -> 
     assert (found["broken"].value, found["broken"].metadata["error"]) == (None, {"error_code": "Timeout"})
     assert (found["detail"].value, found["detail"].metadata["value"]) == (None, {"a": 1})
     assert (found["expected_answer"].value, found["expected_answer"].correction) == (None, '["sunny"]')
-    assert contents.trajectories[0].metadata["overridden_assessments"] == [wrong]
+    assert contents.trajectories[0].metadata["overridden_assessments"][0] == wrong
 
 
 def test_a_failed_call_is_kept_apart_from_the_run(tmp_path: Path) -> None:

@@ -219,6 +219,18 @@ def test_two_choices_are_two_trajectories_whose_order_is_their_index(tmp_path: P
     assert [trajectory.messages[-1].text for trajectory in contents.trajectories] == ["first", "second"]
 
 
+def test_log_events_without_their_span_are_a_call_too(tmp_path: Path) -> None:
+    records = [
+        event("gen_ai.user.message", 1, {"content": "Go"}),
+        event("gen_ai.choice", 2, {"message": {"content": "Done."}}),
+    ]
+    records[1]["spanId"] = records[0]["spanId"]
+    contents = read(tmp_path, *map(logs, records))
+    assert fates(contents) == [("used", ""), ("used", "")]
+    (trajectory,) = contents.trajectories
+    assert (trajectory.started_at, trajectory.ended_at) == ("2023-11-14T22:13:21.100Z", "2023-11-14T22:13:22.100Z")
+
+
 def test_a_late_choice_of_a_stream_goes_to_the_call_that_waits_for_it(tmp_path: Path) -> None:
     """OpenLLMetry writes the answer of a stream when its span has ended, so in the span around it, and its calls
     beside the message."""
@@ -367,6 +379,25 @@ def test_the_tools_of_a_last_turn_answer_it_and_failed_ones_are_marked(tmp_path:
     first, second = trajectory.messages[2:]
     assert (first.tool_call_id, first.text, first.error) == ("call_a", "rainy", None)
     assert (second.tool_call_id, second.error) == ("call_b", MessageError("Timeout", "too slow"))
+
+
+def test_a_tool_that_failed_in_the_middle_is_marked(tmp_path: Path) -> None:
+    """The prompt of the next call only has the text that the agent made of the failure."""
+    failed = span(3, tool_run("call_a", error__type="Timeout"), parent=1, status={"code": 2, "message": "too slow"})
+    contents = read(
+        tmp_path,
+        traces(
+            span(1, {}, name="session"),
+            span(2, chat([SYSTEM, QUESTION], [CALLS]), parent=1),
+            failed,
+            span(4, chat([SYSTEM, QUESTION, CALLS, RESULTS], [ANSWER]), parent=1),
+        ),
+    )
+    (trajectory,) = contents.trajectories
+    assert [message.error for message in trajectory.messages if message.role == "tool"] == [
+        MessageError("Timeout", "too slow"),
+        None,
+    ]
 
 
 def test_a_framework_that_repeats_the_clients_call_counts_once(tmp_path: Path) -> None:
