@@ -1,7 +1,7 @@
 """Rollouts of verifiers before its version 1: `{example_id, prompt, completion, reward, metrics, ...}`.
 
-Metrics are written twice, under `metrics` and as keys of the record itself. Tool calls are JSON text. A rollout whose
-error lies outside the agent (model server, sandbox, tunnel) has a reward of 0 that nobody gave.
+Metrics are keys of the record itself, and since 0.1.10 under `metrics` too. Tool calls are JSON text, and the ids in tool
+messages may be missing. A rollout whose error lies outside the agent (model server, sandbox, tunnel) has a reward of 0 that nobody gave.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _PRODUCERS = {
 # Errors that the agent made; all others are those of servers, sandboxes and tunnels.
 _AGENT_ERRORS = frozenset({"ToolError", "ToolParseError", "ToolCallError"})
 _OVERLONG = "OverlongPromptError"
+_OWN_NUMBERS = frozenset({"example_id", "reward", "advantage"})
 _ERROR_NAME = re.compile(r"\w*(?:Error|Exception)\b")
 
 
@@ -75,9 +76,7 @@ class VerifiersRolloutAdapter:
 
 
 def _trajectory(record: RawRecord, messages: list[Message], values: dict[str, Any], model: str | None) -> Trajectory:
-    metrics = as_object(values.pop("metrics", None))
-    for name in metrics:
-        values.pop(name, None)  # the copy on the top level
+    metrics = _take_metrics(values)
     info = decode_text(values.get("info"))
     tools = tools_text(values.pop("tool_defs", None) or values.pop("oai_tools", None))
     if tools is None:
@@ -109,6 +108,21 @@ def _trajectory(record: RawRecord, messages: list[Message], values: dict[str, An
         identifiers=identifiers,
         scores=metric_scores(metrics),
     )
+
+
+def _take_metrics(values: dict[str, Any]) -> dict[str, Any]:
+    """Take the metrics and their copies on the top level, where alone they stand before 0.1.10."""
+    if "metrics" in values:
+        metrics = as_object(values.pop("metrics"))
+    else:
+        metrics = {
+            name: value
+            for name, value in values.items()
+            if name not in _OWN_NUMBERS and not name.endswith("_ms") and isinstance(value, float)
+        }
+    for name in metrics:
+        values.pop(name, None)
+    return metrics
 
 
 def metric_scores(metrics: dict[str, Any]) -> list[Score]:

@@ -73,6 +73,31 @@ def test_a_rollout(tmp_path: Path) -> None:
     assert trajectory.started_at == "2025-06-15T15:06:40Z"
 
 
+def test_a_row_as_0_1_9_saved_it(tmp_path: Path) -> None:
+    """Saved by way of an Arrow table: no ids in tool messages, null calls everywhere, metrics among the columns."""
+    call = '{"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}'
+    row = {
+        "example_id": 0,
+        "prompt": [{"role": "user", "content": "2+3?"}],
+        "completion": [
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "5", "tool_calls": None},
+            {"role": "assistant", "content": "5", "tool_calls": None},
+        ],
+        "task": "sums",
+        "reward": 0.0,
+        "error": "RuntimeError('x')",
+        "generation_ms": 1.0,
+        "answer": "5",
+        "exact": 1.0,
+    }
+    (trajectory,) = read(tmp_path, row).trajectories
+    assert [(score.name, score.value) for score in trajectory.scores] == [("exact", 1.0)]
+    assert trajectory.messages[2].tool_call_id == trajectory.messages[1].tool_calls[0].id == "c1"
+    assert trajectory.outcome == Outcome("infrastructure_error", scorer="verifiers")
+    assert trajectory.metadata["generation_ms"] == 1.0
+
+
 def test_errors_outside_the_agent_are_no_reward(tmp_path: Path) -> None:
     infra = {"error": "SandboxError", "error_chain_repr": "SandboxError('x')", "error_chain_str": "SandboxError"}
     contents = read(
