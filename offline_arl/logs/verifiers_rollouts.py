@@ -1,7 +1,8 @@
 """Rollouts of verifiers before its version 1: `{example_id, prompt, completion, reward, metrics, ...}`.
 
-Metrics are keys of the record itself, and since 0.1.10 under `metrics` too. Tool calls are JSON text, and the ids in tool
-messages may be missing. A rollout whose error lies outside the agent (model server, sandbox, tunnel) has a reward of 0 that nobody gave.
+Metrics are keys of the record itself, and since 0.1.10 under `metrics` too. Tool calls are JSON text, and the ids in
+tool messages may be missing. A rollout whose error lies outside the agent (model server, sandbox, tunnel) has a reward
+of 0 that nobody gave.
 """
 
 from __future__ import annotations
