@@ -185,6 +185,7 @@ def convert_usage(usage: object) -> tuple[Usage | None, Any]:
     for key, count in zip(("input_tokens", "output_tokens"), counts, strict=True):
         if count is not None:
             del rest[key]
+    rest = {key: value for key, value in rest.items() if value is not None}
     return (None if counts == [None, None] else Usage(*counts)), rest or None
 
 
@@ -217,10 +218,10 @@ class _Turn:
         if not isinstance(kind, str):
             raise RecordRefusedError(f"{where}.type: expected a string, got {json_type(kind)}")
         if kind in _CALL_BLOCKS and self.role == "assistant":
-            self._add_call(dict(block), where)
+            self._add_call(_without_nulls(block), where)
         elif kind.endswith("tool_result") and isinstance(block.get("tool_use_id"), str):
             self._flush()
-            self.messages.append(_tool_message(dict(block), where))
+            self.messages.append(_tool_message(_without_nulls(block), where))
         elif (part := _part(block)) is not None:
             if extras := {key: block[key] for key in block.keys() - _HELD_KEYS[kind] if block[key] is not None}:
                 self.metadata.setdefault("part_extras", {})[str(len(self.parts))] = extras
@@ -257,6 +258,11 @@ class _Turn:
             content = self.parts if self.parts or not self.calls else None
             self.messages.append(Message(self.role, content, self.calls, metadata=self.metadata))
         self.parts, self.calls, self.metadata = [], [], {}
+
+
+def _without_nulls(block: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a block; clients write null for every key that a block could have."""
+    return {key: value for key, value in block.items() if value is not None}
 
 
 def _tool_message(block: dict[str, Any], where: str) -> Message:

@@ -67,6 +67,7 @@ def read_entry(index: int, piece: Piece) -> Entry:
         as_text(record.get("parentUuid")),
         turn=_turn(record, kind),
         thread=(agent or UNNAMED_AGENT) if is_side else "",
+        source=as_text(record.get("sourceToolAssistantUUID")),
     )
     if kind in ("user", "assistant", "summary"):
         entry.messages = _messages(record, kind)

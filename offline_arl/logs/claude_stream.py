@@ -31,7 +31,10 @@ _MESSAGES = frozenset({"user", "assistant"})
 # How a run ended that was cut by a limit.
 _LIMITS = frozenset({"error_max_turns", "error_max_budget_usd"})
 _START_KEYS = ("cwd", "permissionMode", "claude_code_version", "apiKeySource", "mcp_servers", "output_style")
-_END_KEYS = ("result", "total_cost_usd", "duration_ms", "num_turns", "usage", "modelUsage", "permission_denials")
+_END_KEYS = (
+    *("result", "total_cost_usd", "duration_ms", "num_turns", "usage", "modelUsage", "permission_denials"),
+    *("structured_output", "terminal_reason", "errors", "api_error_status"),
+)
 
 
 class ClaudeStreamAdapter:
@@ -117,7 +120,7 @@ def _trajectory(
             messages[0] = msgspec.structs.replace(messages[0], producer=Producer("script", "parent_agent"))
     else:
         metadata.update({key: end[key] for key in _END_KEYS if end.get(key) not in (None, [], {})})
-        if how == "error_during_execution":
+        if how == "error_during_execution" or end.get("api_error_status") is not None:
             outcome = Outcome("infrastructure_error")
     names = [name for name in as_list(start.get("tools")) if isinstance(name, str)]
     tools = json_text([{"type": "function", "function": {"name": name}} for name in names]) if names else None

@@ -244,7 +244,8 @@ class _Turn:
         elif isinstance(result := fields.pop("functionResponse", None), dict):
             self._result(result)
         elif isinstance(code := fields.pop("executableCode", None), dict):
-            self._call({"name": "code_execution", "args": code}, fields, where)
+            arguments = {key: value for key, value in code.items() if value is not None}
+            self._call({"name": "code_execution", "args": arguments}, fields, where)
         elif isinstance(result := fields.pop("codeExecutionResult", None), dict):
             output = {"output": result.get("output") or ""}
             outcome = as_text(result.get("outcome"))

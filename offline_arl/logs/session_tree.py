@@ -32,6 +32,7 @@ class Entry:
         messages: What it says; none where it is no message.
         turn: Names the response of the model that it is a part of, where one is spread over records.
         thread: Names the sub-agent that it is of; "" for the session's own thread.
+        source: Names the record of the turn whose calls it has results of, where the log says so.
     """
 
     index: int
@@ -43,6 +44,7 @@ class Entry:
     messages: list[Message] = field(default_factory=list)
     turn: tuple[str, str | None] | None = None
     thread: str = ""
+    source: str | None = None
 
     @property
     def answered_calls(self) -> frozenset[str]:
@@ -220,9 +222,17 @@ def _attach(node: Node, by_uuid: dict[str, Node], links: dict[str, Entry], previ
         return
     # A parent that is missing was an unreadable line; what stood before it is the best guess.
     parent = by_uuid.get(uuid, previous)
+    source = by_uuid.get(node.entries[0].source or "")
+    if source is not None and parent is not source and (parent is None or not _is_of(parent, source, by_uuid)):
+        parent = source
     if parent is not None and parent is not node:
         node.parent = parent
         parent.children.append(node)
+
+
+def _is_of(node: Node, turn: Node, by_uuid: dict[str, Node]) -> bool:
+    """Whether a node holds results of a turn."""
+    return by_uuid.get(node.entries[0].source or "") is turn
 
 
 def _reachable(nodes: Sequence[Node]) -> list[Node]:

@@ -287,6 +287,21 @@ def test_lines_that_are_damaged_or_repeated_do_not_tear_the_session(tmp_path: Pa
     ]
 
 
+def test_a_result_that_hangs_elsewhere_goes_to_the_turn_that_it_names(tmp_path: Path) -> None:
+    contents = read(
+        tmp_path,
+        [
+            user("u", None, "Both."),
+            answer("a1", "u", call("t1"), message_id="m"),
+            answer("a2", "a1", call("t2"), message_id="m"),
+            user("r1", "u", result("t1", "one"), sourceToolAssistantUUID="a1"),
+            user("r2", "r1", result("t2", "two"), sourceToolAssistantUUID="a2"),
+            answer("a3", "r2", text("Done.")),
+        ],
+    )
+    assert [outline(t) for t in contents.trajectories] == [["u Both.", "a  +t1 +t2", "t one", "t two", "a Done."]]
+
+
 def test_parents_that_go_in_a_circle_end_somewhere(tmp_path: Path) -> None:
     contents = read(tmp_path, [answer("a", "b", text("A")), answer("b", "a", text("B")), answer("c", "c", text("C"))])
     assert sorted(" / ".join(outline(trajectory)) for trajectory in contents.trajectories) == ["a A / a B", "a C"]
