@@ -111,7 +111,7 @@ class _Sample:
             threads.insert(0, final)
         else:
             add_ending(final, state)
-        add_results(threads, transcript)
+        add_results(threads, transcript, state)
         threads = [thread for thread in threads if thread.messages]
         if not threads:
             return []

@@ -39,6 +39,10 @@ def join_calls(calls: Sequence[Call]) -> list[Thread]:
     for call in calls:
         if call.apart is None:
             joiner.add(call)
+    for thread in joiner.threads:
+        if thread.source is not None and thread.keys:
+            # The source may have gone on in the same way after the thread began.
+            thread.shared = _common(thread.source.keys, thread.keys)
     return joiner.threads
 
 
@@ -170,14 +174,24 @@ def add_ending(thread: Thread, state: Sequence[Message]) -> None:
         thread.keys.append(keys.of(message))
 
 
-def add_results(threads: Sequence[Thread], transcript: Transcript) -> None:
-    """Add the results of the calls with which threads end, where only the events of the tools hold them."""
+def add_results(threads: Sequence[Thread], transcript: Transcript, state: Sequence[Message]) -> None:
+    """Add the results of the calls with which threads end, where another thread or the events of tools hold them."""
+    known = {
+        message.tool_call_id: message
+        for messages in (state, *(thread.messages for thread in threads))
+        for message in messages
+        if message.role == "tool" and message.tool_call_id is not None
+    }
     for thread in threads:
         index = len(thread.messages)
         while index and thread.messages[index - 1].role == "tool":
             index -= 1
         answered = {message.tool_call_id for message in thread.messages[index:]}
         for call in thread.messages[index - 1].tool_calls if index else ():
-            event = transcript.tool_events.get(call.id or "")
-            if event is not None and call.id not in answered:
+            if call.id is None or call.id in answered:
+                continue
+            event = transcript.tool_events.get(call.id)
+            if call.id in known:
+                thread.messages.append(known[call.id])
+            elif event is not None:
                 thread.messages.append(tool_result(event, f"the event of tool call {call.id!r}"))
