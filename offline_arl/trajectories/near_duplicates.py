@@ -28,7 +28,7 @@ from offline_arl.trajectories.store import Store
 NEAR_DUPLICATES = "near_duplicates"
 BINS = 128
 SHINGLE_WORDS = 3
-_BATCH_BYTES = 1 << 20
+_BATCH_BYTES = 1 << 18  # what a batch needs fits the processor's cache
 _EMPTY = np.uint32(0xFFFFFFFF)
 _RECALL_AT_THRESHOLD = 0.99
 _ROUNDS = 32
@@ -146,14 +146,11 @@ def shingles(texts: Sequence[bytes]) -> tuple[Hashes, npt.NDArray[np.int64]]:
     Words are runs of ASCII letters and digits and of bytes beyond ASCII. A text of fewer than three words gives
     its single words.
     """
-    buffer = b" ".join(texts)
-    if not buffer:
-        return np.empty(0, np.uint64), np.empty(0, np.int64)
-    data = np.frombuffer(buffer, np.uint8)
-    in_word = _WORD_BYTES[data]
-    edges = np.flatnonzero(np.diff(in_word, prepend=False, append=False))
+    data = np.frombuffer(b" ".join((b"", *texts, b"")), np.uint8)  # blanks around, so that words have two edges
+    in_word = _WORD_BYTES.take(data)
+    edges = np.flatnonzero(in_word[1:] != in_word[:-1]) + 1
     starts, ends = edges[::2], edges[1::2]
-    offsets = np.cumsum([0] + [len(text) + 1 for text in texts[:-1]])
+    offsets = np.cumsum([1] + [len(text) + 1 for text in texts[:-1]])
     documents = np.searchsorted(offsets, starts, side="right") - 1
     words = _word_hashes(data, starts, ends)
     if len(words) < SHINGLE_WORDS:
@@ -173,8 +170,7 @@ def _word_hashes(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], end
     """A polynomial hash of each word: differences of one running sum, shifted back to the start of the word."""
     powers, inverses = _powers(1 << len(data).bit_length())
     sums = np.cumsum((data.astype(np.uint64) + np.uint64(1)) * powers[: len(data)], dtype=np.uint64)
-    before = np.where(starts > 0, sums[starts - 1], np.uint64(0))
-    hashes: Hashes = (sums[ends - 1] - before) * inverses[starts]
+    hashes: Hashes = (sums[ends - 1] - sums[starts - 1]) * inverses[starts]
     return hashes
 
 
