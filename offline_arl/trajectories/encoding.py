@@ -376,28 +376,3 @@ def _decode(row: Mapping[str, Any], blobs: Mapping[str, str]) -> Trajectory:
         scores=_scores_decoder.decode(row["scores"]),
         schema_version=row["schema_version"],
     )
-
-
-def table(rows: Sequence[Sequence[Any]], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """A frame of `rows` (values in the order of `columns`); JSON text may come as UTF-8 bytes."""
-    data = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
-    series = []
-    for (name, dtype), values in zip(columns.items(), data, strict=True):
-        if name in CONTENT_COLUMNS:
-            series.append(pl.Series(name, values, dtype=pl.Binary()).cast(pl.String()))
-        elif isinstance(dtype, pl.List):
-            series.append(_list_series(name, values))
-        else:
-            series.append(pl.Series(name, values, dtype=dtype))
-    return pl.DataFrame(series)
-
-
-def _list_series(name: str, values: Sequence[Sequence[str]]) -> pl.Series:
-    """Lists of strings; polars itself builds a series for each list, which is many times slower."""
-    positions = [row for row, value in enumerate(values) for _ in value]
-    items = [item for value in values for item in value]
-    flat = pl.DataFrame({"row": positions, name: items}, schema={"row": pl.Int64(), name: pl.String()})
-    lists = flat.group_by("row", maintain_order=True).agg(name)
-    rows = pl.DataFrame({"row": range(len(values))}, schema={"row": pl.Int64()})
-    joined = rows.join(lists, on="row", how="left", maintain_order="left")
-    return joined[name].fill_null(pl.Series([[]], dtype=pl.List(pl.String())))

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from offline_arl.trajectories.files import Manifest
 from offline_arl.trajectories.record_states import RecordEntry
 
 FILE = "index.sqlite"
@@ -133,6 +134,17 @@ class StoreIndex:
             return AssemblyEntry(0, {}, 0, None)
         made = self._all("SELECT name, id, digest FROM group_trajectories WHERE number = ?", number)
         return AssemblyEntry(row[0], {name: MadeTrajectory(*rest) for name, *rest in made}, row[1], row[2])
+
+    def groups_of(self, trajectory_ids: Iterable[str]) -> dict[int, bytes]:
+        """The groups, number to group id, that some trajectories were assembled from."""
+        self._connection.execute("CREATE TEMP TABLE chosen (id TEXT PRIMARY KEY)")
+        self._many("INSERT OR IGNORE INTO chosen VALUES (?)", ((name,) for name in trajectory_ids))
+        rows = self._all(
+            "SELECT DISTINCT groups.number, groups.id FROM group_trajectories AS made "
+            "JOIN chosen ON chosen.id = made.id JOIN groups ON groups.number = made.number"
+        )
+        self._connection.execute("DROP TABLE chosen")
+        return dict(rows)
 
     def retry(self, number: int) -> None:
         """Count a group, if there is one of this number, as dirty until it is assembled or the index is closed."""
@@ -259,3 +271,24 @@ class StoreIndex:
 
     def _many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
         self._connection.executemany(statement, rows)
+
+
+def part_of(root: Path, manifest: Manifest, trajectory_id: str) -> int | None:
+    """The number of the part that holds a trajectory, 0 where none does, None where the index cannot tell.
+
+    Takes no lock.
+    """
+    if not (root / FILE).exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"{(root / FILE).absolute().as_uri()}?mode=ro", uri=True, timeout=0.2)) as index:
+            if index.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+                return None
+            state = dict(index.execute("SELECT name, value FROM state"))
+            last_part = max((part.number for part in manifest.parts), default=0)
+            if state.get("generation") != manifest.generation or state.get("last_part") != last_part:
+                return None
+            row = index.execute("SELECT part FROM trajectories WHERE id = ?", (trajectory_id,)).fetchone()
+            return 0 if row is None else int(row[0])
+    except sqlite3.Error:  # a writer is at work on it, or it is damaged
+        return None

@@ -36,11 +36,17 @@ def judgements(root: Path, parts: Sequence[Part], void: Void, sessions: pl.LazyF
         return own.select(*COLUMNS)
     feedback = scan(root, parts, "feedback", FEEDBACK_COLUMNS, void).select("target", "target_id", *SCORE_COLUMNS)
     identities = scan(root, parts, "identities", IDENTITY_COLUMNS, void).rename({"message_index": "at"})
+
+    def of_kind(kind: str) -> pl.LazyFrame:
+        return identities.filter(pl.col("kind") == kind).select("trajectory_id", "id", "at")
+
     nowhere = pl.lit(None, pl.Int64()).alias("at")
     names = {
         "trajectory": sessions.select("trajectory_id", pl.col("trajectory_id").alias("id"), nowhere),
         "session": sessions.select("trajectory_id", pl.col("session_id").alias("id"), nowhere),
-        "trace": identities.filter(pl.col("kind") == "trace").select("trajectory_id", "id", "at").unique(),
+        "trace": identities.filter(pl.col("kind") == "trace")
+        .select("trajectory_id", "id", "at")
+        .unique(maintain_order=True),
         "call": identities.filter(pl.col("kind") == "call").select("trajectory_id", "id", "at"),
     }
     apart = [

@@ -12,6 +12,12 @@ from offline_arl.trajectories import files
 from offline_arl.trajectories.files import Manifest, Part
 from offline_arl.trajectories.parts import REMOVED_COLUMNS
 
+# The column by which rows of a kind can be void; rows of other kinds cannot.
+_OWNERS = {
+    **dict.fromkeys(("trajectories", "steps", "findings", "identities", "scores"), "trajectory_id"),
+    "feedback": "group",
+}
+
 
 class Void(NamedTuple):
     """What does not count any more, by the number of the part in which it lies."""
@@ -47,11 +53,14 @@ def scan(root: Path, parts: Sequence[Part], kind: str, columns: Mapping[str, pl.
     Args:
         root: Folder of the store.
         parts: The parts.
-        kind: Name of a field of `Part`; files of this kind name their trajectory, or ("feedback") their group.
+        kind: Name of a field of `Part`.
         columns: Names and types of all columns that such files have.
         void: Rows that do not count.
     """
-    by_part: Mapping[int, frozenset[str] | frozenset[int]] = void.groups if kind == "feedback" else void.trajectories
+    owner = _OWNERS.get(kind)
+    by_part: Mapping[int, frozenset[str] | frozenset[int]] = {}
+    if owner is not None:
+        by_part = void.groups if owner == "group" else void.trajectories
     runs: list[tuple[list[Path], frozenset[str] | frozenset[int]]] = []
     for part in parts:
         entry = getattr(part, kind)
@@ -62,11 +71,12 @@ def scan(root: Path, parts: Sequence[Part], kind: str, columns: Mapping[str, pl.
             runs[-1][0].append(path)
         else:
             runs.append(([path], names))
-    owner = pl.col("group" if kind == "feedback" else "trajectory_id")
     frames = []
     for paths, names in runs:
         frame = pl.scan_parquet(paths, schema=dict(columns), missing_columns="insert")
-        frames.append(frame.filter(~owner.is_in(list(names)).fill_null(value=False)) if names else frame)
+        if owner is not None and names:
+            frame = frame.filter(~pl.col(owner).is_in(list(names)).fill_null(value=False))
+        frames.append(frame)
     if not frames:
         return pl.LazyFrame(schema=dict(columns))
     return frames[0] if len(frames) == 1 else pl.concat(frames)

@@ -15,6 +15,7 @@ from offline_arl.trajectories.index import AssemblyEntry, IndexRows, MadeTraject
 from offline_arl.trajectories.pieces import write_pieces
 from offline_arl.trajectories.scores import FEEDBACK_COLUMNS, JUDGEMENT_COLUMNS
 from offline_arl.trajectories.step_table import StepRow
+from offline_arl.trajectories.tables import table
 
 ASSEMBLY_COLUMNS: dict[str, pl.DataType] = {
     "group": pl.Int64(),
@@ -72,16 +73,16 @@ class PartBuffer:
             written[folder] = files.write_parquet(root, f"{folder}/{name}.parquet", frame)
 
         if self.rows:
-            write("trajectories", encoding.table(self.rows, encoding.TRAJECTORY_COLUMNS))
-            write("steps", encoding.table(self.steps, encoding.STEP_COLUMNS))
+            write("trajectories", table(self.rows, encoding.TRAJECTORY_COLUMNS))
+            write("steps", table(self.steps, encoding.STEP_COLUMNS))
             blobs = [(key, kind, text) for key, (kind, text) in sorted(self.blobs.items())]
-            write("blobs", encoding.table(blobs, encoding.BLOB_COLUMNS))
+            write("blobs", table(blobs, encoding.BLOB_COLUMNS))
         if self.findings:
-            write("findings", encoding.table(self.findings, encoding.FINDING_COLUMNS))
+            write("findings", table(self.findings, encoding.FINDING_COLUMNS))
         if self.identities:
-            write("identities", encoding.table(self.identities, encoding.IDENTITY_COLUMNS))
+            write("identities", table(self.identities, encoding.IDENTITY_COLUMNS))
         if self.scores:
-            write("scores", encoding.table(self.scores, JUDGEMENT_COLUMNS))
+            write("scores", table(self.scores, JUDGEMENT_COLUMNS))
         if self.refused:
             path = root / "quarantine" / f"{name}.jsonl"
             text = b"".join(line + b"\n" for line in self.refused)
@@ -91,15 +92,15 @@ class PartBuffer:
             written["pieces"] = write_pieces(root, f"pieces/{name}.parquet", self.pieces)
         if self.index.assembled:
             rows = [assembly_row(group, entry) for group, entry in self.index.assembled.items()]
-            write("assemblies", encoding.table(rows, ASSEMBLY_COLUMNS))
+            write("assemblies", table(rows, ASSEMBLY_COLUMNS))
         if self.fates:
-            write("fates", encoding.table(self.fates, FATE_COLUMNS))
+            write("fates", table(self.fates, FATE_COLUMNS))
         if self.feedback:
-            write("feedback", encoding.table(self.feedback, FEEDBACK_COLUMNS))
+            write("feedback", table(self.feedback, FEEDBACK_COLUMNS))
         if self.removed:
-            write("removed", encoding.table(self.removed, REMOVED_COLUMNS))
+            write("removed", table(self.removed, REMOVED_COLUMNS))
         if self.deleted:
-            write("deleted", encoding.table(self.deleted, DELETED_COLUMNS))
+            write("deleted", table(self.deleted, DELETED_COLUMNS))
         return Part(number, **written)
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import polars as pl
 
 from offline_arl.trajectories import files
-from offline_arl.trajectories.encoding import table
 from offline_arl.trajectories.files import FileEntry, Manifest
 from offline_arl.trajectories.index import StoreIndex
+from offline_arl.trajectories.tables import table
 
 PIECE_COLUMNS: dict[str, pl.DataType] = {
     "group": pl.Int64(),
@@ -81,9 +81,13 @@ def storable(text: str) -> str:
 def write_pieces(root: Path, name: str, rows: list[tuple[Any, ...]]) -> FileEntry:
     """Write the pieces of a part, ordered by group."""
     rows.sort(key=lambda row: row[0])
-    size = sum(len(row[-1]) for row in rows)
-    frame = table(rows, PIECE_COLUMNS)
-    return files.write_parquet(root, name, frame, row_group_size=max(1, len(rows) * _ROW_GROUP_BYTES // (size + 1)))
+    size = row_group_size(len(rows), sum(len(row[-1]) for row in rows))
+    return files.write_parquet(root, name, table(rows, PIECE_COLUMNS), row_group_size=size)
+
+
+def row_group_size(rows: int, payload_bytes: int) -> int:
+    """Rows of a row group, such that a reader of few groups decompresses little else."""
+    return max(1, rows * _ROW_GROUP_BYTES // (payload_bytes + 1))
 
 
 def read_groups(root: Path, manifest: Manifest, index: StoreIndex, numbers: list[int]) -> list[PendingGroup]:

@@ -29,11 +29,16 @@ def open_index(root: Path, manifest: Manifest) -> StoreIndex:
         logger.warning("%s: the index is damaged; it is rebuilt from the parts", root)
         (root / FILE).unlink()
         index = StoreIndex(root)
+    if index.generation != manifest.generation:
+        # Not emptied but made anew: pages that SQLite sets free would keep what was deleted.
+        index.close()
+        (root / FILE).unlink()
+        index = StoreIndex(root)
+        index.reset(manifest.generation)
     last_published = manifest.parts[-1].number if manifest.parts else 0
     behind = [part for part in manifest.parts if part.number > index.last_part]
     if (
         index.last_part > last_published  # an older manifest was put back
-        or index.generation != manifest.generation
         or any(part.removed for part in behind)  # they void rows that the index knows
     ):
         index.reset(manifest.generation)
@@ -69,7 +74,7 @@ def _rows_of(root: Path, part: Part, void: frozenset[str], index: StoreIndex) ->
     if part.deleted is not None:
         for key, number, name in pl.read_parquet(root / part.deleted.path).select(*DELETED_COLUMNS).iter_rows():
             if key is not None:
-                rows.records.setdefault(key, DELETED)
+                rows.records[key] = DELETED
             if number is not None:
                 rows.deleted_groups[number] = name
     return rows

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from offline_arl.errors import UsageError
-from offline_arl.trajectories.store import SPLITS, Store
+from offline_arl.trajectories.side_tables import SPLITS
+from offline_arl.trajectories.store import Store
 
 
 def successful() -> pl.Expr:

@@ -25,7 +25,6 @@ copied alone; a shared prompt costs one copy a part.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,22 +34,18 @@ import polars as pl
 
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories import encoding, files
-from offline_arl.trajectories.duplicates import DUPLICATES
 from offline_arl.trajectories.files import Manifest, Part
+from offline_arl.trajectories.index import part_of
 from offline_arl.trajectories.judgements import judgements
 from offline_arl.trajectories.part_frames import Void, read_void, scan
 from offline_arl.trajectories.quarantine import QUARANTINE_COLUMNS, RefusedRecord
 from offline_arl.trajectories.schema import Trajectory
+from offline_arl.trajectories.side_tables import check_side_table, read_side_table, with_side_tables
 from offline_arl.trajectories.upgrade import upgraded
 from offline_arl.trajectories.writer import StoreWriter
 
 MAX_PART_BYTES = 32 * 2**20
 MAX_PART_TRAJECTORIES = 20_000
-SPLITS = "splits"
-
-# Side tables whose one column `Store.trajectories` shows.
-_JOINED: Mapping[str, str] = {DUPLICATES: "duplicate_of", SPLITS: "split"}
-_SIDE_TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 def open_store(path: str | Path) -> Store:
@@ -133,10 +128,17 @@ class Store:
     def trajectories(self) -> pl.LazyFrame:
         """One row a trajectory, scalars only (`encoding.SCALAR_COLUMNS`), with `duplicate_of` and `split`.
 
-        The last two are null where no side table says otherwise.
+        The last two are null where no side table says otherwise; a side table `outcomes` takes the place of the
+        outcomes that were logged, here and in `iter_trajectories`.
         """
         manifest = self.manifest
         return self._scan_trajectories(manifest, manifest.parts, content=False)
+
+    @property
+    def logged_trajectories(self) -> pl.LazyFrame:
+        """`trajectories` as they were logged: no side table is looked at."""
+        manifest = self.manifest
+        return self._scan_trajectories(manifest, manifest.parts, content=False, with_tables=False)
 
     @property
     def steps(self) -> pl.LazyFrame:
@@ -199,13 +201,17 @@ class Store:
                 yield (frame if where is None else frame.filter(where)).select(*columns).collect()
 
     def get(self, trajectory_id: str) -> Trajectory:
-        """The trajectory with this id.
+        """The trajectory with this id; one part is read, where the index is up to date.
 
         Raises:
             DataError: There is none.
         """
-        for trajectory in self.iter_trajectories(pl.col("trajectory_id") == trajectory_id):
-            return trajectory
+        manifest = self.manifest
+        number = part_of(self.path, manifest, trajectory_id)
+        for part in manifest.parts:
+            if part.trajectories is not None and number in (None, part.number):
+                for trajectory in self._read_part(manifest, part, pl.col("trajectory_id") == trajectory_id):
+                    return trajectory
         raise DataError(f"{self.path}: no trajectory {trajectory_id!r}; ids are in Store.trajectories")
 
     def writer(
@@ -227,24 +233,13 @@ class Store:
         Args:
             name: Lowercase letters, digits and underscores.
             frame: Any columns, with a non-null `trajectory_id` among them. The table `splits` has a column
-                `split` and one row a trajectory at most; `duplicates` is kept by the writer.
+                `split`, `outcomes` has status, success, score and scorer, and both have one row a trajectory at
+                most; `duplicates` is kept by the writer.
 
         Raises:
             UsageError: The name or the columns do not fit, or another writer is at work.
         """
-        if _SIDE_TABLE_NAME.fullmatch(name) is None:
-            raise UsageError(f"side table {name!r}: use lowercase letters, digits and underscores")
-        if name == DUPLICATES:
-            raise UsageError(f"side table {name!r}: is kept by the writer; choose another name")
-        if frame.schema.get("trajectory_id") != pl.String():
-            raise UsageError(f"side table {name!r}: needs a string column trajectory_id")
-        if frame["trajectory_id"].null_count():
-            raise UsageError(f"side table {name!r}: trajectory_id is null in some rows")
-        if name in _JOINED:
-            if frame.schema.get(_JOINED[name]) != pl.String():
-                raise UsageError(f"side table {name!r}: needs a string column {_JOINED[name]}")
-            if frame["trajectory_id"].is_duplicated().any():
-                raise UsageError(f"side table {name!r}: a trajectory_id occurs twice")
+        check_side_table(name, frame)
         with files.writer_lock(self.path):
             manifest = self.manifest
             number = manifest.next_number
@@ -267,7 +262,7 @@ class Store:
         if name not in tables:
             known = ", ".join(sorted(tables)) or "none"
             raise DataError(f"{self.path}: no side table {name!r}; there are: {known}")
-        return pl.scan_parquet([files.whole_file(self.path, entry) for entry in tables[name]])
+        return read_side_table(self.path, tables[name])
 
     @property
     def side_tables(self) -> list[str]:
@@ -295,19 +290,13 @@ class Store:
             self._void_read = (key, read_void(self.path, manifest))
         return self._void_read[1]
 
-    def _scan_trajectories(self, manifest: Manifest, parts: Sequence[Part], *, content: bool) -> pl.LazyFrame:
+    def _scan_trajectories(
+        self, manifest: Manifest, parts: Sequence[Part], *, content: bool, with_tables: bool = True
+    ) -> pl.LazyFrame:
         frame = scan(self.path, parts, "trajectories", encoding.TRAJECTORY_COLUMNS, self._void(manifest))
         shown = {**encoding.SCALAR_COLUMNS, **(encoding.CONTENT_COLUMNS if content else {})}
         frame = upgraded(frame.select(*shown), shown)
-        for name, column in _JOINED.items():
-            entries = manifest.side_tables.get(name)
-            if entries is None:
-                frame = frame.with_columns(pl.lit(None, dtype=pl.String()).alias(column))
-            else:
-                side = pl.scan_parquet([files.whole_file(self.path, entry) for entry in entries])
-                side = side.select("trajectory_id", column)
-                frame = frame.join(side, on="trajectory_id", how="left", maintain_order="left")
-        return frame
+        return with_side_tables(self.path, manifest, frame) if with_tables else frame
 
     def _read_part(self, manifest: Manifest, part: Part, where: pl.Expr | None) -> Iterator[Trajectory]:
         frame = self._scan_trajectories(manifest, [part], content=True)

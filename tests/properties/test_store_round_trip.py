@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from offline_arl.trajectories import encoding, schema
 from offline_arl.trajectories.store import Store
+from offline_arl.trajectories.tables import table
 from offline_arl.trajectories.validate import errors_of
 
 # Lone surrogates are not text: UTF-8, and so Parquet, cannot hold them.
@@ -134,7 +135,7 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 @given(trajectories("any"))
 def test_a_row_decodes_to_what_was_encoded(trajectory: schema.Trajectory) -> None:
     encoded = encoding.encode_trajectory(trajectory)
-    frame = encoding.table([(*encoded.values, None, encoded.content_key)], encoding.TRAJECTORY_COLUMNS)
+    frame = table([(*encoded.values, None, encoded.content_key)], encoding.TRAJECTORY_COLUMNS)
     (row,) = frame.to_dicts()
     texts_by_id = {name: text for name, (_, text) in encoded.blobs.items()}
     assert same(encoding.decode_trajectory(row, texts_by_id), trajectory)

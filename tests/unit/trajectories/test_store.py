@@ -203,6 +203,22 @@ def test_size_in_bytes_bounds_a_part_too(store: Store) -> None:
     assert len(store.manifest.parts) == 3
 
 
+def test_get_reads_one_part_and_needs_no_index(store: Store) -> None:
+    with store.writer(max_part_trajectories=2) as writer:
+        for number in range(6):
+            writer.add(make_trajectory(str(number)))
+    first, _, _ = store.manifest.parts
+    assert first.trajectories is not None
+    (store.path / first.trajectories.path).unlink()
+    assert store.get("3").trajectory_id == "3"
+    with pytest.raises(DataError, match=first.trajectories.path):
+        store.get("0")
+    (store.path / "index.sqlite").unlink()
+    (store.path / "index.sqlite").write_bytes(b"damaged" * 1000)
+    with pytest.raises(DataError, match=first.trajectories.path):  # all parts are searched
+        store.get("3")
+
+
 def write_and_fail(store: Store) -> None:
     with store.writer() as writer:
         writer.add(make_trajectory("kept"))
