@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from offline_arl.logs.stitching.message_keys import MessageKey
 from offline_arl.logs.stitching.prompts import Prompt
@@ -23,8 +24,10 @@ def without_duplicates(prompts: Sequence[Prompt], duplicates: dict[int, str]) ->
         call = prompt.call
         place = (id(prompt.end), tuple(prompt.answers))
         if call.metadata.get("cache_hit") is True and prompt.answers and place in by_answers:
-            original = by_answers[place].call.call_id
-            duplicates[prompt.index] = f"repeats the call {original} from a cache" if original else "is from a cache"
+            original = by_answers[place]
+            of = f" of the call {original.call.call_id}" if original.call.call_id is not None else ""
+            duplicates[prompt.index] = f"repeats the answer{of} from a cache"
+            _take_scores(original, prompt)
             continue
         by_answers.setdefault(place, prompt)
         kept[prompt.index] = prompt
@@ -39,6 +42,7 @@ def without_duplicates(prompts: Sequence[Prompt], duplicates: dict[int, str]) ->
         if _richness(prompt) > _richness(richer):
             poorer, richer = richer, prompt
         versions[twin] = richer
+        _take_scores(richer, poorer)
         del kept[poorer.index]
         duplicates[poorer.index] = f"the call {call.call_id} is logged again"
     return list(kept.values())
@@ -55,6 +59,13 @@ def _is_version(prompt: Prompt, other: Prompt) -> bool:
 
 def _is_beginning(key: MessageKey, other: MessageKey) -> bool:
     return key == other or key[1].startswith(other[1]) or other[1].startswith(key[1])
+
+
+def _take_scores(kept: Prompt, other: Prompt) -> None:
+    """Let the record that stays have the judgements of the one that goes."""
+    missing = [score for score in other.call.scores if score not in kept.call.scores]
+    if missing:
+        kept.call = replace(kept.call, scores=[*kept.call.scores, *missing])
 
 
 def _richness(prompt: Prompt) -> tuple[bool, int, int]:

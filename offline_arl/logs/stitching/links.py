@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -10,25 +9,13 @@ from itertools import islice
 from offline_arl.logs.stitching.message_keys import MessageKey
 from offline_arl.logs.stitching.prompts import Family, Node, Prompt
 from offline_arl.logs.stitching.spawning import Spawning
+from offline_arl.logs.stitching.summaries import Summaries, says_it_is_a_summary
 from offline_arl.logs.stitching.system_prompts import are_alike
 from offline_arl.logs.stitching.threads import Relation, Sample, Thread
 
 _MIN_EVIDENCE = 20  # characters of a text that says something about where it came from
 _MAX_LOOKED_AT = 8  # answers of equal text
 _NEW_MESSAGES = 3  # a summary stands among the first messages that a thread does not share
-_SUMMARY = re.compile(
-    r"""
-      \bcontinued\ from\ a\ previous\ (?:conversation|session|chat)
-    | \b(?:conversation|context|history|(?:earlier|previous)\ (?:messages|turns)|so\ far)\b[^.\n]{0,40}
-      \b(?:summar(?:y|ized|ised)|compacted|compressed|condensed)\b
-    | \bsummary\ (?:of|for)\b[^.\n]{0,40}\b(?:conversation|context|history|earlier|previous|so\ far|work)\b
-    | <(?:[a-z]+_)?summary>
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
-_ASKED_FOR = re.compile(
-    r"\b(?:write|create|generate|provide|produce|make|give)\b[^.\n]{0,60}\bsummary\b", re.IGNORECASE
-)
 
 
 def link(threads: Sequence[Thread], prompts: Sequence[Prompt], summaries: Sequence[str]) -> None:
@@ -41,14 +28,14 @@ def link(threads: Sequence[Thread], prompts: Sequence[Prompt], summaries: Sequen
     """
     if len(threads) < 2 and not summaries:
         return
-    links = _Links(threads, prompts, [text for text in summaries if len(text) >= _MIN_EVIDENCE])
+    links = _Links(threads, prompts, Summaries(summaries))
     for thread in threads:
         if thread.relation in (None, "rewritten"):
             links.explain(thread)
 
 
 class _Links:
-    def __init__(self, threads: Sequence[Thread], prompts: Sequence[Prompt], summaries: list[str]) -> None:
+    def __init__(self, threads: Sequence[Thread], prompts: Sequence[Prompt], summaries: Summaries) -> None:
         self._summaries = summaries
         self._samples: dict[MessageKey, list[Sample]] = {}
         self._active: dict[Family, tuple[list[int], list[Thread]]] = {}  # ranks of answers, and whose they are
@@ -100,19 +87,14 @@ class _Links:
 
     def _find_summary(self, thread: Thread, new: Sequence[Node]) -> bool:
         for node in islice(new, _NEW_MESSAGES):
-            if node.message is not None and node.key[0] != "tool" and self._is_summary(node.key[1]):
+            if (
+                node.message is not None
+                and node.key[0] != "tool"
+                and (self._summaries.are_in(node.key[1]) or says_it_is_a_summary(node.key[1]))
+            ):
                 thread.summary_depth = node.depth
                 return True
-        return any(self._holds_summary(text) for text in thread.first.texts)
-
-    def _is_summary(self, text: str) -> bool:
-        if self._holds_summary(text):
-            return True
-        head = text[:600]
-        return _SUMMARY.search(head) is not None and _ASKED_FOR.search(head) is None
-
-    def _holds_summary(self, text: str) -> bool:
-        return any(summary in text for summary in self._summaries)
+        return any(map(self._summaries.are_in, thread.first.texts))
 
     def _active_before(self, thread: Thread) -> Thread | None:
         """The thread of the same agent that was answered last before a thread started."""

@@ -94,8 +94,10 @@ def _attachments(message: Message) -> tuple[str, ...]:
 def _json(value: Any) -> str:
     try:
         return msgspec.json.encode(value, order="deterministic").decode()
-    except (ValueError, OverflowError, TypeError, RecursionError):
+    except (ValueError, OverflowError, TypeError):
         return repr(value)
+    except RecursionError:
+        return "nested too deeply"
 
 
 def conversation_digest(messages: Sequence[Message]) -> str:

@@ -22,7 +22,7 @@ class Node:
         message: The richest version that was seen in a prompt; None where only an answer was seen.
         thread: The first thread through this node.
         sample: The first sampled answer that this node is.
-        open: Threads that end here and may go on.
+        open: Threads that end here and may go on, in the order in which they came here.
         is_answered: Whether a call had the prompt that ends here and was answered.
     """
 
@@ -36,7 +36,7 @@ class Node:
         self.children: dict[MessageKey, Node] = {}
         self.thread: Thread | None = None
         self.sample: Sample | None = None
-        self.open: list[Thread] = []
+        self.open: dict[Thread, None] = {}
         self.is_answered = False
         self.digest: bytes | None = None
 

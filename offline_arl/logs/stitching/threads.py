@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 from offline_arl.logs.stitching.answers import AnswerPlace, answer_place
@@ -14,6 +15,7 @@ from offline_arl.trajectories.schema import Message
 
 Relation = Literal["regenerated", "choice", "rewritten", "compaction", "sub_agent", "handoff"]
 _CLOCK_SKEW = 1.0  # seconds by which the clocks of two loggers may differ
+_MAX_TWINS = 32  # threads that end in the same words of which a call may go on one: the latest
 
 
 @dataclass(eq=False)
@@ -76,6 +78,7 @@ class Threads:
     def __init__(self) -> None:
         self.all: list[Thread] = []
         self._names: dict[str, int] = {}
+        self._by_tool_call_id: dict[str, Thread] = {}  # of the latest answer with a tool call of this id
 
     def add(self, prompt: Prompt) -> None:
         """Add an answered call: its first answer goes on a thread or starts one, each further answer starts one."""
@@ -87,13 +90,16 @@ class Threads:
             else:
                 thread = self._start(prompt, prompt.end, first, "choice", f"#{choice}")
             _extend(thread, prompt, choice, place)
+            for call in prompt.call.choices[choice].tool_calls:
+                if call.id is not None:
+                    self._by_tool_call_id[call.id] = thread
         prompt.end.is_answered = True
 
     def _thread_of(self, prompt: Prompt, place: AnswerPlace) -> Thread:
         owner = place.node.thread
         if owner is not None and _lacks(owner, place.node, prompt):
             return owner
-        going_on = _open_thread(prompt)
+        going_on = self._open_thread(prompt)
         if going_on is not None:
             return going_on
         shared = first_followed(prompt.end)
@@ -101,6 +107,24 @@ class Threads:
             return self._start(prompt, shared, None, None, "")
         is_again = shared is prompt.end and shared.is_answered
         return self._start(prompt, shared, shared.thread, "regenerated" if is_again else "rewritten", "")
+
+    def _open_thread(self, prompt: Prompt) -> Thread | None:
+        """The thread that ends nearest above the end of a prompt, and that the prompt goes on."""
+        node = prompt.end
+        followed: Thread | None = None  # who has gone on from here
+        while node.parent is not None:
+            if node.open:
+                for call in prompt.message_at(node.depth).tool_calls:
+                    asking = self._by_tool_call_id.get(call.id) if call.id is not None else None
+                    if asking is not None and asking in node.open:
+                        return asking
+                latest = islice(reversed(node.open), _MAX_TWINS)
+                candidates = [thread for thread in latest if followed is None or _is_twin(thread, followed, prompt)]
+                if candidates:
+                    return _best_fit(candidates, prompt)
+            followed = followed or node.thread
+            node = node.parent
+        return None
 
     def _start(
         self, prompt: Prompt, shared: Node, origin: Thread | None, relation: Relation | None, suffix: str
@@ -113,7 +137,7 @@ class Threads:
     def _name(self, prompt: Prompt, suffix: str) -> str:
         """A name from the first call alone: its id, or its content where it has none."""
         base = prompt.call.call_id if prompt.call.call_id is not None else _content_name(prompt)
-        name = base + suffix
+        name = base.encode(errors="replace").decode() + suffix
         number = self._names[name] = self._names.get(name, -1) + 1
         return f"{name}~{number}" if number else name
 
@@ -132,20 +156,6 @@ def _lacks(owner: Thread, node: Node, prompt: Prompt) -> bool:
     return prompt.time <= repeating.time + _CLOCK_SKEW
 
 
-def _open_thread(prompt: Prompt) -> Thread | None:
-    """The thread that ends nearest above the end of a prompt, and that the prompt goes on."""
-    node = prompt.end
-    followed: Thread | None = None  # who has gone on from here
-    while node.parent is not None:
-        if node.open:
-            candidates = [thread for thread in node.open if followed is None or _is_twin(thread, followed, prompt)]
-            if candidates:
-                return _best_fit(candidates, prompt, node)
-        followed = followed or node.thread
-        node = node.parent
-    return None
-
-
 def _is_twin(thread: Thread, followed: Thread, prompt: Prompt) -> bool:
     """Whether a call goes on a thread that says the same as another one, which has gone on already.
 
@@ -158,18 +168,10 @@ def _is_twin(thread: Thread, followed: Thread, prompt: Prompt) -> bool:
     return thread.last.call.trace_id == trace != followed.last.call.trace_id
 
 
-def _best_fit(threads: Sequence[Thread], prompt: Prompt, node: Node) -> Thread:
-    """Of threads that end at `node`, the one that a call goes on: by ids of tool calls, by trace, then the last."""
-    repeated = [call.id for call in prompt.message_at(node.depth).tool_calls]
-
-    def fit(thread: Thread) -> tuple[bool, bool, int]:
-        sample = thread.samples.get(node.depth)
-        calls = sample.message.tool_calls if sample is not None else []
-        same_ids = bool(repeated) and repeated == [call.id for call in calls]
-        trace = prompt.call.trace_id
-        return same_ids, trace is not None and thread.last.call.trace_id == trace, thread.last.rank
-
-    return threads[0] if len(threads) == 1 else max(threads, key=fit)
+def _best_fit(threads: Iterable[Thread], prompt: Prompt) -> Thread:
+    """Of threads that end in the same words, the one that a call goes on: the latest of its trace, or of all."""
+    trace = prompt.call.trace_id
+    return max(threads, key=lambda thread: (trace is not None and thread.last.call.trace_id == trace, thread.last.rank))
 
 
 def _extend(thread: Thread, prompt: Prompt, choice: int, place: AnswerPlace) -> None:
@@ -184,10 +186,9 @@ def _extend(thread: Thread, prompt: Prompt, choice: int, place: AnswerPlace) -> 
     if node.sample is None:
         node.sample = sample
     if thread.tail.parent is None or node.depth > thread.tail.depth or place.is_merged:
-        if thread in thread.tail.open:
-            thread.tail.open.remove(thread)
+        thread.tail.open.pop(thread, None)
         thread.tail, thread.last = node, prompt
-        node.open.append(thread)
+        node.open[thread] = None
     while node.parent is not None and node.thread is None:  # a root is of no thread
         node.thread = thread
         node = node.parent
@@ -205,7 +206,7 @@ def attach_failed(prompts: Sequence[Prompt]) -> list[Prompt]:
     lost: list[Prompt] = []
     for prompt in prompts:
         node = first_followed(prompt.end)
-        thread = _best_fit(node.open, prompt, node) if node.open else node.thread
+        thread = _best_fit(node.open, prompt) if node.open else node.thread
         if thread is None:
             lost.append(prompt)
             continue

@@ -10,15 +10,17 @@ from collections.abc import Sequence
 from offline_arl.logs.stitching.answers import answer_place
 from offline_arl.logs.stitching.calls import ModelCall
 from offline_arl.logs.stitching.prompts import Family, Prompt
+from offline_arl.logs.stitching.summaries import Summaries
 from offline_arl.logs.stitching.utility_words import told_by_content, told_by_name, told_by_system_prompt
 
-_MIN_SUMMARY = 40  # characters
 _MAX_STARTS = 256  # beginnings of conversations that are searched for a summary
 _SUMMARY_DEPTHS = 3  # a summary stands among the first messages
 
 
 def find_utilities(prompts: Sequence[Prompt]) -> dict[int, str]:
     """Utility calls by index, with what they are for; none but those that the log names where no other call is."""
+    if len(prompts) == 1 and not prompts[0].call.is_utility:
+        return {}
     named: dict[int, str] = {}
     doubtful: list[Prompt] = []
     agents: set[Family] = set()
@@ -71,8 +73,6 @@ def _went_on_without(prompt: Prompt) -> bool:
     end = prompt.end
     if end.parent is not None and len(end.parent.children) > 1:
         return True
-    answer = prompt.call.choices[0].text.strip()
-    if len(answer) < _MIN_SUMMARY:
-        return False
+    summary = Summaries([prompt.call.choices[0].text])
     starts = [prompt.family.root, *end.path()[: _SUMMARY_DEPTHS - 1]]
-    return any(answer in key[1] for node in starts if len(node.children) <= _MAX_STARTS for key in node.children)
+    return any(summary.are_in(key[1]) for node in starts if len(node.children) <= _MAX_STARTS for key in node.children)

@@ -1,4 +1,8 @@
-"""The words by which calls for titles, summaries, topic detection and suggestions tell what they are."""
+"""The words by which calls for titles, summaries, topic detection and the like tell what they are.
+
+They are those of common harnesses (Claude Code, Codex, Gemini CLI, OpenHands, Open WebUI, LibreChat), made a little
+wider.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +16,44 @@ _TALK = r"\b(?:conversations?|chats?|dialog(?:ue)?s?|sessions?|threads?|discussi
 _NEXT = r"\b(?:follow[- ]?ups?|next)\b[^.\n]{0,30}\b(?:questions?|prompts?|repl(?:y|ies)|messages?|inputs?)\b"
 _RECORD = "conversation|chat|session|history|context"
 
+_SUGGESTIONS = (
+    rf"{_MAKE}[^.\n]{{0,60}}{_NEXT}|\bsuggestion mode\b|"
+    r"\bwhat the user (?:might|may|would|will|could)\b[^.\n]{0,30}\b(?:type|say|ask|write|send)\b"
+)
+_TAGS = rf"{_MAKE}[^.\n]{{0,60}}\btags?\b[^.\n]{{0,80}}{_TALK}"
+_QUERIES = r"\bgenerat\w+ (?:web )?search quer(?:y|ies)\b"
+_COMMANDS = r"\bcommand prefix\b|\bprefix detection\b|\bextract any file paths\b"
+_TOPICS = r"\bnew conversation topic\b|\bis_?new_?topic\b|\btopic (?:detect|classif)\w+"
+_SUMMARIES = (
+    r"\bcontext checkpoint compaction\b|\b(?:handoff|checkpoint) summary\b|\bcontext-aware\b[^.\n]{0,40}\bsummary\b|"
+    r"\bsummari[sz]e_task\b"
+)
+
 # What the instructions of such a call say, in a system prompt, which speaks of nothing else ...
 _SYSTEM_SAYS = {
+    "topic detection": rf"{_TOPICS}|\bnew topic\b",
     "title": rf"{_MAKE}[^.\n]{{0,60}}\btitles?\b|\btitle generat(?:or|ion)\b|\bsummari[sz]\w*[^.\n]{{0,60}}\btitles?\b",
-    "topic detection": r"\bnew (?:conversation )?topic\b|\bis_?new_?topic\b|\btopic (?:detect|classif)\w+",
     "summary": (
-        rf"\bsummar\w+\b[^.\n]{{0,80}}{_TALK}|{_TALK}[^.\n]{{0,30}}\b(?:summari[sz]er|summari[sz]ation|compaction)\b"
+        rf"{_SUMMARIES}|\bsummar\w+\b[^.\n]{{0,80}}{_TALK}|"
+        rf"{_TALK}[^.\n]{{0,30}}\b(?:summari[sz]er|summari[sz]ation|compaction)\b"
     ),
-    "suggestions": rf"{_MAKE}[^.\n]{{0,60}}{_NEXT}",
-    "tags": rf"{_MAKE}[^.\n]{{0,60}}\btags?\b[^.\n]{{0,80}}{_TALK}",
+    "suggestions": _SUGGESTIONS,
+    "tags": _TAGS,
+    "search queries": _QUERIES,
+    "command check": _COMMANDS,
 }
 # ... and in a message of the user, who may well ask an agent for a title or a summary of something else.
 _USER_SAYS = {
+    "topic detection": _TOPICS,
     "title": rf"\btitles?\b[^.\n]{{0,80}}{_TALK}|{_TALK}[^.\n]{{0,40}}\btitles?\b",
-    "topic detection": r"\bis_?new_?topic\b|\bnew conversation topic\b",
     "summary": (
-        rf"\bsummar(?:y|i[sz]e)\b[^.\n]{{0,60}}(?:{_TALK}|\b(?:above|so far)\b)|"
+        rf"{_SUMMARIES}|\bsummar(?:y|i[sz]e)\b[^.\n]{{0,60}}(?:{_TALK}|\b(?:above|so far)\b)|"
         rf"{_TALK}[^.\n]{{0,30}}\b(?:to (?:be )?summari[sz]ed?|to compact)\b"
     ),
-    "suggestions": rf"{_MAKE}[^.\n]{{0,60}}{_NEXT}",
-    "tags": rf"{_MAKE}[^.\n]{{0,60}}\btags?\b[^.\n]{{0,80}}{_TALK}",
+    "suggestions": _SUGGESTIONS,
+    "tags": _TAGS,
+    "search queries": _QUERIES,
+    "command check": _COMMANDS,
     "warm-up": r"\A\s*(?:quota|ping|warm[- ]?up)\s*\Z",
 }
 _NAME_SAYS = {
@@ -49,6 +71,17 @@ _ANSWER_SAYS = {
     "topic detection": r'\A\s*(?:```(?:json)?\s*)?\{\s*"is_?new_?topic"\s*:',
     "suggestions": r'\A\s*(?:```(?:json)?\s*)?\{\s*"(?:follow_ups|suggestions)"\s*:',
     "tags": r'\A\s*(?:```(?:json)?\s*)?\{\s*"tags"\s*:\s*\[',
+}
+# One of these is in every text that the patterns of the kind match; looking for them first is much faster.
+_STEMS = {
+    "topic detection": ("topic",),
+    "title": ("title",),
+    "summary": ("summar", "compact"),
+    "suggestions": ("suggestion", "follow", "next", "what the user"),
+    "tags": ("tag",),
+    "search queries": ("search quer",),
+    "command check": ("prefix", "file paths"),
+    "warm-up": ("quota", "ping", "warm"),
 }
 _LOOK_AT = 2000  # characters of a prompt in which its purpose is told
 
@@ -84,4 +117,8 @@ def told_by_content(call: ModelCall) -> str | None:
 
 
 def _first(patterns: dict[str, re.Pattern[str]], text: str) -> str | None:
-    return next((kind for kind, pattern in patterns.items() if pattern.search(text)), None)
+    lowered = text.lower()
+    for kind, pattern in patterns.items():
+        if any(stem in lowered for stem in _STEMS[kind]) and pattern.search(text):
+            return kind
+    return None

@@ -354,6 +354,17 @@ def test_two_conversations_that_begin_alike_stay_two() -> None:
     assert [message.producer.kind for message in other.messages if message.role == "assistant"] == ["model", "model"]
 
 
+def test_ids_of_tool_calls_tell_which_of_two_equal_answers_went_on() -> None:
+    asked, answers = [user("Hi")], [Message("assistant", None, [tool_call("search", {}, id=id)]) for id in "ab"]
+    one, other = stitched(
+        call(1, asked, answers[0]),
+        call(2, asked, answers[1]),
+        call(3, [*asked, answers[0], result("found", "a")], said("There")),
+    )
+    assert [message.tool_call_id for message in one.messages] == [None, None, "a", None]
+    assert len(other.messages) == 2
+
+
 def test_calls_with_traces_go_on_in_their_own() -> None:
     asked, answer = [user("Hi")], said("Hello")
     one, other = stitched(
@@ -436,6 +447,35 @@ def test_a_summary_starts_a_child_and_the_call_that_made_it_is_set_apart() -> No
     assert second.parent_trajectory_id == first.trajectory_id
     assert second.branch is None
     assert second.metadata == {"relation": "compaction"}
+
+
+def test_a_summary_that_is_carried_on_in_parts_is_found() -> None:
+    history = [SYSTEM, *long_conversation(range(3))]
+    summary = "The user asked three questions, one after the other.\nAll of them were answered, nothing is open now."
+    asked = user("Your task is to create a detailed summary of the conversation so far.")
+    carried = text_message("user", f"What happened before:\n{summary}\nGo on.")
+    calls = [
+        call(1, history[:-1], history[-1], tools=TOOLS),
+        call(2, [*history, asked], said(f"<analysis>Short one.</analysis>\n{summary}"), tools=TOOLS),
+        call(3, [SYSTEM, carried], said("It is three."), tools=TOOLS),
+    ]
+    found = stitch(calls, group())
+    assert found.set_apart == {1: "utility call: summary"}
+    assert found.trajectories[1].messages[1].producer.kind == "summary"
+    assert found.trajectories[1].parent_trajectory_id == found.trajectories[0].trajectory_id
+
+
+def test_a_suggestion_that_is_asked_for_with_the_tools_of_the_agent_is_set_apart() -> None:
+    history = [SYSTEM, *long_conversation(range(2))]
+    asked = user("[SUGGESTION MODE: Suggest what the user might naturally type next.]")
+    calls = [
+        call(1, history[:2], history[2], tools=TOOLS),
+        call(2, [*history[:3], asked], said("run the tests"), tools=TOOLS),
+        call(3, history[:4], history[4], tools=TOOLS),
+    ]
+    found = stitch(calls, group())
+    assert found.set_apart == {1: "utility call: suggestions"}
+    assert len(found.trajectories) == 1
 
 
 def test_a_summary_after_the_first_message_is_a_child_that_shares_the_first_message() -> None:
@@ -583,8 +623,10 @@ def test_a_stream_that_broke_off_is_a_failure_unless_the_conversation_went_on_fr
 def test_a_call_that_is_logged_again_is_a_duplicate_and_the_richest_version_stays() -> None:
     partial, whole = call(1, [user("Hi")], said("Hel")), call(2, [user("Hi")], said("Hello"), call_id="call 1")
     empty = call(3, [user("Hi")], error=ERROR, call_id="call 1")
-    found = stitch([partial, whole, empty], group())
+    judged = replace(partial, scores=[Score("helpful", 1.0)])
+    found = stitch([judged, whole, empty], group())
     assert [lines(trajectory) for trajectory in found.trajectories] == [["user: Hi", "assistant [model]: Hello"]]
+    assert found.trajectories[0].scores == [Score("helpful", 1.0, message_index=1)]
     assert found.duplicates == {0: "the call call 1 is logged again", 2: "the call call 1 is logged again"}
 
 
@@ -592,7 +634,7 @@ def test_an_answer_from_a_cache_is_a_duplicate_if_it_is_marked() -> None:
     cached = call(2, [user("Hi")], said("Hello"), metadata={"cache_hit": True})
     found = stitch([call(1, [user("Hi")], said("Hello")), cached], group())
     assert len(found.trajectories) == 1
-    assert found.duplicates == {1: "repeats the call call 1 from a cache"}
+    assert found.duplicates == {1: "repeats the answer of the call call 1 from a cache"}
     assert len(stitch([cached], group()).trajectories) == 1
 
 
@@ -631,6 +673,11 @@ TITLE = text_message("system", "Generate a short title for the user's request. A
         (call(2, [user("Find tea.")], said("Tea search"), name="generateSessionTitle"), "title"),
         (call(2, [user("Find tea.")], said('{"isNewTopic": true, "title": "Tea"}')), "topic detection"),
         (call(2, [user("quota")], said("#")), "warm-up"),
+        (call(2, [user("Analyze if this indicates a new conversation topic.")], said("no")), "topic detection"),
+        (call(2, [user("Generate 1-3 broad tags for the themes of the chat history.")], said("tea")), "tags"),
+        (call(2, [user("Decide whether generating search queries is needed.")], said("{}")), "search queries"),
+        (call(2, [text_message("system", "Extract any file paths it reads."), user("ls")], said("-")), "command check"),
+        (call(2, [user("CONTEXT CHECKPOINT COMPACTION")], said("Nothing yet.")), "summary"),
         (call(2, [user("Suggest three follow-up questions:\nFind tea.")], said("1. Milk?")), "suggestions"),
         (call(2, [user("Find tea.")], said("Tea search"), is_utility=True), "as the log says"),
     ],
