@@ -14,7 +14,8 @@ neither they nor this module import `offline_arl.logs`.
           "messages": [{"role": "user", "text": "12:0a1b...", ...}],
           "outcome": {"status": "scored", "success": true, "score": 1.0},
           "scores": [{"name": ..., "value": ..., "label": ..., "message_index": ...}],
-          "branch": {"of": 0, "at": 3}, "parent": 0, "terminated": true, "truncated": false, "tools": ["name", ...]
+          "branch": {"of": 0, "at": 3}, "parent": 0, "terminated": true, "truncated": false, "tools": ["name", ...],
+          "group": 0
         }
       ]
     }
@@ -23,7 +24,8 @@ A message has `role` and `text` (visible text; "" where there is none), and wher
 reasoning), `calls` (a list of `[name, digest of the arguments]`), `answers` (index of the message whose call a
 tool message answers), `error` (true) and `trained` (false for an assistant message that the policy did not make).
 A message without one of these keys must not have the thing. The keys of a trajectory beside `messages` are
-compared where the oracle has them.
+compared where the oracle has them. `group` is the first trajectory with the same `group_id`. Long files have the
+digest of all messages of a trajectory (`compact`) instead of the list.
 """
 
 from __future__ import annotations
@@ -83,6 +85,12 @@ def message(
     if role == "assistant" and not trained:
         row["trained"] = False
     return row
+
+
+def compact(messages: list[dict[str, Any]]) -> str:
+    """How the messages of a trajectory appear in the oracle of a long file: their number and one digest."""
+    text = json.dumps(messages, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return f"{len(messages)}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def write_oracle(file: str, oracle: dict[str, Any]) -> Path:
