@@ -39,8 +39,8 @@ def ingest(
 
     Exits with 0 when something was ingested or all was there already, 1 when every record was refused.
     """
-    from offline_arl.workflows.ingest_report import IngestReport
     from offline_arl.workflows.ingest import ingest as run_ingest
+    from offline_arl.workflows.ingest_report import IngestReport
 
     report = IngestReport()
     try:

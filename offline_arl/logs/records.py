@@ -20,7 +20,7 @@ import msgspec
 from offline_arl.errors import DataError
 from offline_arl.logs.adapter import RawRecord
 from offline_arl.logs.containers import HEAD_BYTES, container_of
-from offline_arl.logs.json_values import decode_json
+from offline_arl.logs.primitives.json_values import decode_json
 
 MAX_RECORD_BYTES = 256 * 2**20
 _PROBE_LINES = 20

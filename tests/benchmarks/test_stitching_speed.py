@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from offline_arl.logs.adapter import Group, Piece
-from offline_arl.logs.stitch import ModelCall, stitch
+from offline_arl.logs.stitching.stitch import ModelCall, stitch
 from offline_arl.trajectories.schema import Message, ReasoningPart, TextPart, text_message, tool_call
 
 _encoder = msgspec.json.Encoder()

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.openai_messages import convert_messages
-from offline_arl.logs.plain_messages import decode_plain
+from offline_arl.logs.providers.openai_messages import convert_messages
+from offline_arl.logs.providers.plain_messages import decode_plain
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 arguments = st.sampled_from(['{"a": 1}', "", "null", "[1]", '{"a"', '{"b": {"c": [null, 1.5]}}'])

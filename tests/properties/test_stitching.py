@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from offline_arl.logs.adapter import Group, Piece
-from offline_arl.logs.stitch import ModelCall, Stitched, assembly_of, stitch
+from offline_arl.logs.stitching.stitch import ModelCall, Stitched, assembly_of, stitch
 from offline_arl.trajectories.schema import (
+    FilePart,
+    ImagePart,
     Message,
     MessageError,
     ReasoningPart,
@@ -339,3 +341,75 @@ def test_every_call_is_in_one_place(world: World, seed: int) -> None:
     pieces = {piece for index in stitched.set_apart for piece in log[index].pieces}
     assert set(assembly.set_apart) == pieces
     assert {f"call {index}" for index in world.failures} <= set(places)
+
+
+roles = st.sampled_from(["system", "developer", "user", "assistant", "tool"])
+words = st.sampled_from(
+    ["", " ", "a", "b", "<think>a</think>b", "\r\n", "\ud800", "title of this conversation", "summary of"]
+)
+few_ids = st.none() | st.sampled_from(["1", "2", "\udfff"])
+arguments = st.sampled_from(
+    ["", "{}", '{"a": 1.0}', '{"a":1}', "[", '{"n": 123456789012345678901}', '{"a": {"b": ["c"]}}']
+)
+any_calls = st.lists(st.builds(tool_call, words, arguments, id=few_ids), max_size=2)
+any_parts = st.one_of(
+    st.builds(TextPart, words), st.builds(ReasoningPart, words), st.builds(ImagePart, words), st.builds(FilePart, words)
+)
+any_messages = st.builds(
+    Message,
+    role=roles,
+    content=st.none() | st.lists(any_parts, max_size=2),
+    tool_calls=any_calls,
+    tool_call_id=few_ids,
+    metadata=st.sampled_from([{}, {"other_parts": [{"x": float("nan")}]}, {"cache_control": {}}]),
+)
+any_answers = st.builds(
+    Message, role=st.just("assistant"), content=st.none() | st.lists(any_parts, max_size=2), tool_calls=any_calls
+)
+any_calls_of_models = st.builds(
+    ModelCall,
+    messages=st.lists(any_messages, max_size=4),
+    choices=st.lists(any_answers, max_size=2),
+    pieces=st.just((0,)),
+    call_id=few_ids,
+    tools=st.sampled_from([None, "[]", '[{"type":"function","function":{"name":"f"}}]']),
+    started_at=st.sampled_from([None, "2025-03-03T10:00:00Z", "2025-03-03T10:00:01+01:00", "2025-03-03", "soon", ""]),
+    parent_id=few_ids,
+    parent_tool_call_id=few_ids,
+    name=st.none() | words,
+    session_id=few_ids,
+    trace_id=few_ids,
+    truncated=st.booleans(),
+    error=st.sampled_from([None, None, MessageError("timeout")]),
+    is_utility=st.sampled_from([None, None, True, False]),
+    metadata=st.sampled_from([{}, {}, {"cache_hit": True}]),
+)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(any_calls_of_models, max_size=8), st.integers(1, 3))
+def test_whatever_the_calls_hold_each_answer_is_sampled_once(calls: list[ModelCall], history: int) -> None:
+    """Also where prompts are strung together from others, so that they overlap in odd ways."""
+    for index in range(1, len(calls)):
+        earlier = calls[index // (history + 1)]
+        if index % 3:
+            messages = [*earlier.messages, *earlier.choices[:1], *calls[index].messages[:history]]
+            calls[index] = replace_call(calls[index], messages=messages)
+    calls = [replace_call(call, pieces=(index,)) for index, call in enumerate(calls)]
+    stitched = stitch(calls, group_of(len(calls)))
+    ids = [trajectory.trajectory_id for trajectory in stitched.trajectories]
+    assert len(set(ids)) == len(ids)
+    assert stitched.set_apart.keys().isdisjoint(stitched.duplicates)
+    failed = 0
+    for trajectory in stitched.trajectories:
+        assert errors_of(trajectory) == []
+        assert trajectory.parent_trajectory_id is None or trajectory.parent_trajectory_id in ids
+        assert trajectory.branch is None or trajectory.branch.trajectory_id in ids
+        failed += len(trajectory.metadata.get("failed_calls", ()))
+    elsewhere = {*stitched.set_apart, *stitched.duplicates}
+    steps = [call for index, call in enumerate(calls) if index not in elsewhere]
+    assert sum(len(own_indices(item)) for item in stitched.trajectories) + failed >= len(steps)
+    n_answers = sum(len(call.choices) for call in steps if call.error is None)
+    assert sum(len(own_indices(trajectory)) for trajectory in stitched.trajectories) >= n_answers
+    assert sum(len(own_indices(item)) for item in stitched.trajectories) <= sum(len(call.choices) for call in steps)
+    assembly_of(calls, group_of(len(calls)))

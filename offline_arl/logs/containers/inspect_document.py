@@ -9,7 +9,7 @@ import msgspec
 
 from offline_arl.errors import DataError
 from offline_arl.logs.adapter import RawRecord
-from offline_arl.logs.json_values import decode_json
+from offline_arl.logs.primitives.json_values import decode_json
 from offline_arl.logs.records import LogFile
 
 _START = re.compile(rb'\s*\{\s*"version"\s*:\s*\d+\s*,\s*"status"\s*:\s*"\w+"\s*,\s*"eval"\s*:\s*\{')

@@ -26,7 +26,7 @@ import msgspec
 from offline_arl.errors import DataError
 from offline_arl.logs.adapter import RawRecord
 from offline_arl.logs.containers.inspect_document import record_prefix
-from offline_arl.logs.json_values import decode_json
+from offline_arl.logs.primitives.json_values import decode_json
 from offline_arl.logs.records import LogFile
 from offline_arl.optional import require
 

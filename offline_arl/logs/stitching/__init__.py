@@ -1,1 +1,1 @@
-"""How logged model calls become trajectories; `offline_arl.logs.stitch` is the way in."""
+"""How logged model calls become trajectories; `offline_arl.logs.stitching.stitch` is the way in."""

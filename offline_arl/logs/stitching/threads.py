@@ -185,7 +185,7 @@ def _extend(thread: Thread, prompt: Prompt, choice: int, place: AnswerPlace) -> 
     thread.prompts.append(prompt)
     if node.sample is None:
         node.sample = sample
-    if thread.tail.parent is None or node.depth > thread.tail.depth or place.is_merged:
+    if thread.tail.parent is None or node.depth > thread.tail.depth or (place.is_merged and thread.tail is prompt.end):
         thread.tail.open.pop(thread, None)
         thread.tail, thread.last = node, prompt
         node.open[thread] = None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offline_arl.logs.anthropic_chat import AnthropicChatAdapter
+from offline_arl.logs.providers.anthropic_chat import AnthropicChatAdapter
 from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.trajectories.schema import Outcome, Producer, Usage
 

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 import pytest
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.anthropic_messages import (
+from offline_arl.logs.providers.anthropic_messages import (
     convert_answer,
     convert_messages,
     error_of,
     normalize_tools,
     system_messages,
 )
-from offline_arl.logs.anthropic_stream import response_of_stream
+from offline_arl.logs.providers.anthropic_stream import response_of_stream
 from offline_arl.trajectories.schema import (
     FilePart,
     ImagePart,

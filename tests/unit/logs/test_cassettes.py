@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from offline_arl.logs.cassettes import MAX_BODY_BYTES, CassetteAdapter
+from offline_arl.logs.providers.cassettes import MAX_BODY_BYTES, CassetteAdapter
 from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.logs.records import LogFile, read_records
 from offline_arl.trajectories.schema import Branch, ReasoningPart, TextPart, Trajectory, Usage

@@ -16,7 +16,7 @@ import pytest
 from offline_arl.logs.adapter import adapters
 from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.logs.records import LogFile, parse, read_records
-from offline_arl.logs.spans import span_identity, time_text
+from offline_arl.logs.telemetry.spans import span_identity, time_text
 from offline_arl.trajectories.schema import MessageError, Usage
 from offline_arl.trajectories.validate import errors_of
 

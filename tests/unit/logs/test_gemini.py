@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.gemini_messages import convert_contents, convert_response, normalize_tools
+from offline_arl.logs.providers.gemini_messages import convert_contents, convert_response, normalize_tools
 from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.trajectories.schema import (
     Branch,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError, RecordSetApartError
-from offline_arl.logs.inspect_ai import InspectAdapter
+from offline_arl.logs.benchmarks.inspect_ai import InspectAdapter
 from offline_arl.logs.reading import read_logs
 from offline_arl.trajectories.schema import (
     Branch,

@@ -13,9 +13,9 @@ import pytest
 from offline_arl.environments.support_desk.logs import write_logs
 from offline_arl.errors import DataError, UsageError
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError, adapter_named, adapters
+from offline_arl.logs.benchmarks.tau_bench import TauBenchAdapter
 from offline_arl.logs.detect import detect
-from offline_arl.logs.openai_chat import OpenAIChatAdapter
-from offline_arl.logs.tau_bench import TauBenchAdapter
+from offline_arl.logs.providers.openai_chat import OpenAIChatAdapter
 from offline_arl.trajectories.schema import Outcome, Producer, Source, Trajectory
 
 CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.answer_shapes import read_answer
-from offline_arl.logs.message_shapes import decode_text, read_prompt
-from offline_arl.logs.tool_shapes import tools_text
+from offline_arl.logs.platforms.answer_shapes import read_answer
+from offline_arl.logs.platforms.message_shapes import decode_text, read_prompt
+from offline_arl.logs.platforms.tool_shapes import tools_text
 from offline_arl.trajectories.schema import ImagePart, Message, TokenRecord, Usage
 
 Row = tuple[str, str, list[tuple[str, str, str | None]], str | None]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.openai_responses import responses_items_to_messages, responses_tools
-from offline_arl.logs.openai_stream import join_response_events
+from offline_arl.logs.providers.openai_responses import responses_items_to_messages, responses_tools
+from offline_arl.logs.providers.openai_stream import join_response_events
 from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.trajectories.schema import Message, MessageError, Producer, ReasoningPart, TextPart, TokenRecord, Usage
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from offline_arl.logs.openai_stream import join_chunks
+from offline_arl.logs.providers.openai_stream import join_chunks
 from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.trajectories.schema import Branch, Producer, ReasoningPart, Score, TokenRecord, Usage
 

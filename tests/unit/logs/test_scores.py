@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from offline_arl.logs.scores import direction_of, make_score, scorer_kind_of
+from offline_arl.logs.primitives.scores import direction_of, make_score, scorer_kind_of
 
 HIGHER = "correctness helpfulness reward thumbs thumbs_up user-feedback score quality_score is_correct exact_match F1"
 LOWER = "toxicity hallucination latency_ms cost error_rate refusal bias thumbs_down incorrect negative_feedback"

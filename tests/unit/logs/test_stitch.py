@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from offline_arl.logs.adapter import Group, Piece
-from offline_arl.logs.stitch import ModelCall, assembly_of, conversation_key, stitch
+from offline_arl.logs.stitching.stitch import ModelCall, assembly_of, conversation_key, stitch
 from offline_arl.trajectories.schema import (
     Context,
     ImagePart,

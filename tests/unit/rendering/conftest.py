@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast
 
 from offline_arl.logs.adapter import RawRecord
-from offline_arl.logs.tau_bench import TauBenchAdapter
+from offline_arl.logs.benchmarks.tau_bench import TauBenchAdapter
 from offline_arl.models.tiny import train_tiny_tokenizer
 from offline_arl.rendering import Renderer
 from offline_arl.trajectories.schema import Trajectory

@@ -6,7 +6,7 @@ import json
 
 from offline_arl.environments.support_desk.logs import write_logs
 from offline_arl.logs.adapter import RawRecord
-from offline_arl.logs.openai_chat import OpenAIChatAdapter
+from offline_arl.logs.providers.openai_chat import OpenAIChatAdapter
 from offline_arl.models.tiny import train_tiny_tokenizer
 from offline_arl.rendering import Renderer
 

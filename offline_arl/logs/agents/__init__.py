@@ -1,0 +1,1 @@
+"""Session logs of agents and agent harnesses."""

@@ -1,0 +1,72 @@
+r"""Few-shot transcripts of tau-bench: JSON Lines of `{"messages_display": "user: ...\nassistant: ..."}`.
+
+The transcripts hold texts only. An assistant turn that called a tool stands there as "None"; its calls are lost, so
+that it is not trained on.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from offline_arl.logs.adapter import RawRecord, RecordRefusedError
+from offline_arl.logs.primitives.values import decode_object
+from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.trajectories.schema import Message, Producer, Role, TextPart, Trajectory
+
+_TURN = re.compile(r"^(user|assistant|tool|system): ?", re.MULTILINE)
+_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "tool": "tool", "system": "system"}
+_PRODUCERS = {
+    "user": Producer("script", "user_simulator"),
+    "assistant": Producer(),
+    "tool": Producer("environment"),
+    "system": Producer("script"),
+}
+
+
+class TauTranscriptsAdapter:
+    """Reads few-shot transcripts of tau-bench."""
+
+    name = "tau_transcripts"
+    title = "tau-bench few-shot transcripts"
+    keeps = "texts of all turns"
+    lacks = "tool calls, tools, rewards, task ids"
+
+    def recognizes(self, record: Any) -> bool:
+        """Whether the record has a transcript under `messages_display`."""
+        if not isinstance(record, dict):
+            return False
+        text = record.get("messages_display")
+        return isinstance(text, str) and _TURN.match(text) is not None
+
+    def convert(self, record: RawRecord) -> list[Trajectory]:
+        """The one trajectory of a transcript."""
+        values = decode_object(record.raw)
+        text = values.pop("messages_display", None)
+        if not isinstance(text, str):
+            raise RecordRefusedError(f"messages_display: expected a string, got {json_type(text)}")
+        messages = _messages(text)
+        return [
+            Trajectory(
+                trajectory_id=record.trajectory_id(),
+                messages=messages,
+                source=record.source(self.name),
+                metadata=values,
+            )
+        ]
+
+
+def _messages(text: str) -> list[Message]:
+    turns = list(_TURN.finditer(text))
+    if not turns or turns[0].start() != 0:
+        raise RecordRefusedError("messages_display: does not start with a turn such as 'user: '")
+    ends = [turn.start() for turn in turns[1:]] + [len(text) + 1]
+    return [_message(turn[1], text[turn.end() : end - 1]) for turn, end in zip(turns, ends, strict=True)]
+
+
+def _message(role: str, text: str) -> Message:
+    if role == "assistant" and text.strip() == "None":
+        return Message(
+            "assistant", None, producer=_PRODUCERS[role], trainable=False, metadata={"calls_not_logged": True}
+        )
+    return Message(_ROLES[role], [TextPart(text)], producer=_PRODUCERS[role])

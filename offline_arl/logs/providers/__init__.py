@@ -1,0 +1,1 @@
+"""The interfaces of model providers, and logs of calls to them."""
