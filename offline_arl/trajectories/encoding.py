@@ -311,6 +311,12 @@ def _without_tools(contexts: list[Context], refs: _BlobRefs, blobs: dict[str, tu
     return stored
 
 
+def blob_ids(blob_refs: bytes) -> set[str]:
+    """The ids of the blobs that a row refers to, from the JSON text of its column `blob_refs`."""
+    refs = _refs_decoder.decode(blob_refs)
+    return {name for _, _, name in refs.text} | {name for _, name in refs.tools}
+
+
 def decode_trajectory(row: Mapping[str, Any], blobs: Mapping[str, str]) -> Trajectory:
     """Build the trajectory of one row; the exact inverse of `encode_trajectory`.
 

@@ -7,7 +7,9 @@ writer removes, or an index that is behind the manifest, which it brings up to d
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -21,7 +23,33 @@ from offline_arl.trajectories.index import FILE as INDEX_FILE
 from offline_arl.trajectories.index import StoreIndex
 from offline_arl.trajectories.parts import PartBuffer
 from offline_arl.trajectories.quarantine import RefusedRecord
+from offline_arl.trajectories.rebuild import open_index
 from offline_arl.trajectories.record_states import USED, RecordEntry
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def open_session(root: Path) -> Iterator[WriteSession]:
+    """Lock a store, tidy it, bring its index up to date, and hold it open for writing.
+
+    Raises:
+        UsageError: Another writer is at work.
+        DataError: A file of the store is missing or damaged, or the store cannot be written.
+    """
+    with files.writer_lock(root):
+        manifest = files.read_manifest(root)
+        for entry in manifest.files():  # a store that lost a part must not take its records for known
+            files.whole_file(root, entry)
+        for name in files.remove_unlisted(root, manifest):
+            logger.info("%s: removed %s, which no commit lists", root, name)
+        with files.told_writing(root / INDEX_FILE):
+            index = open_index(root, manifest)
+        session = WriteSession(root, manifest, index)
+        try:
+            yield session
+        finally:
+            session.close()
 
 
 class WriteSession:
@@ -136,7 +164,8 @@ class WriteSession:
             self.index.commit()
 
     def close(self) -> None:
-        """Let go of temporary files; what was not committed is lost."""
+        """Close the index and let go of temporary files; what was not committed is lost."""
+        self.index.close()
         if self._copies is not None:
             self._copies.close()
 

@@ -200,6 +200,11 @@ class Store:
                 frame = self._scan_trajectories(manifest, [part], content=True)
                 yield (frame if where is None else frame.filter(where)).select(*columns).collect()
 
+    def part_ids(self, part: Part, where: pl.Expr) -> list[str]:
+        """Ids of the trajectories of a part that satisfy a condition on the columns of `trajectories`."""
+        frame = self._scan_trajectories(self.manifest, [part], content=False)
+        return frame.filter(where).select("trajectory_id").collect()["trajectory_id"].to_list()
+
     def get(self, trajectory_id: str) -> Trajectory:
         """The trajectory with this id; one part is read, where the index is up to date.
 

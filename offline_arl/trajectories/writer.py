@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
 from offline_arl.errors import DataError, UsageError
-from offline_arl.trajectories import assembly, encoding, files
+from offline_arl.trajectories import assembly, encoding
 from offline_arl.trajectories.duplicates import DUPLICATES
 from offline_arl.trajectories.encoding import EncodedTrajectory
-from offline_arl.trajectories.index import FILE as INDEX_FILE
 from offline_arl.trajectories.pieces import PendingGroup
 from offline_arl.trajectories.quarantine import RefusedRecord
-from offline_arl.trajectories.rebuild import open_index
 from offline_arl.trajectories.record_states import REFUSED, STATES, USED, RecordState
 from offline_arl.trajectories.schema import Feedback, Trajectory
 from offline_arl.trajectories.scores import feedback_row
-from offline_arl.trajectories.session import WriteSession
+from offline_arl.trajectories.session import WriteSession, open_session
 
 __all__ = ["DUPLICATES", "RefusedRecord", "StoreWriter"]
-
-logger = logging.getLogger(__name__)
 
 
 class StoreWriter:
@@ -44,17 +39,7 @@ class StoreWriter:
 
     def __enter__(self) -> StoreWriter:
         with ExitStack() as stack:
-            stack.enter_context(files.writer_lock(self._root))
-            manifest = files.read_manifest(self._root)
-            for entry in manifest.files():  # a store that lost a part must not take its records for known
-                files.whole_file(self._root, entry)
-            for name in files.remove_unlisted(self._root, manifest):
-                logger.info("%s: removed %s, which no commit lists", self._root, name)
-            with files.told_writing(self._root / INDEX_FILE):
-                index = open_index(self._root, manifest)
-            stack.callback(index.close)
-            session = WriteSession(self._root, manifest, index)
-            stack.callback(session.close)
+            session = stack.enter_context(open_session(self._root))
             self._open = (session, assembly.PieceIntake(session))
             self._stack = stack.pop_all()
         return self

@@ -33,7 +33,7 @@ def read(file: LogFile) -> Iterator[RawRecord]:
     """Yield the episodes in order of their numbers; a damaged one becomes a record with a `problem`."""
     if not file.path.is_file():
         raise DataError(f"{file.shown}: cannot be read: not a file")
-    optional.require("h5py", extra="tables")
+    optional.require("h5py", extra="logs")
     dataset = dataset_header(file.path.parent)
     position = 0
     command = [sys.executable, "-m", "offline_arl.logs.containers.hdf5_episodes", str(file.path)]

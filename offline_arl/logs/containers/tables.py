@@ -43,7 +43,7 @@ def read(file: LogFile) -> Iterator[RawRecord]:
             magic = stream.read(len(_ARROW_FILE))
     except OSError as error:
         raise DataError(f"{file.shown}: cannot be read: {error.strerror or error}") from error
-    optional.require("pyarrow", extra="tables")
+    optional.require("pyarrow", extra="logs")
     rows = _parquet_rows(file.path) if magic.startswith(_PARQUET) else _arrow_rows(file.path, magic == _ARROW_FILE)
     first = next(rows, Row(0, None, "the table has no rows"))
     if first.values is not None and first.values.keys() >= EPISODE_COLUMNS:

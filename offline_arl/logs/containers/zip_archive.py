@@ -234,7 +234,7 @@ def _reader(packed: _Slice, method: int) -> Callable[[int], bytes]:
 
 
 def _zstandard_reader(packed: _Slice) -> Callable[[int], bytes]:
-    zstandard = require("zstandard", extra="inspect")
+    zstandard = require("zstandard", extra="logs")
     # The window is the memory that a frame asks for; the reference tool's own limit is 128 MiB.
     decompressor = zstandard.ZstdDecompressor(max_window_size=2**27)
     reader = decompressor.stream_reader(packed, read_size=_CHUNK, read_across_frames=True)

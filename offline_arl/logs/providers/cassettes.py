@@ -157,7 +157,7 @@ def _uncompressed(data: bytes, encoding: str) -> bytes:
     if data.startswith(_GZIP):
         return _inflate(data, 31)
     if data.startswith(_ZSTANDARD):
-        decompressor = require("zstandard", extra="cassettes").ZstdDecompressor(max_window_size=2**27)
+        decompressor = require("zstandard", extra="logs").ZstdDecompressor(max_window_size=2**27)
         with decompressor.stream_reader(data) as reader:
             return _limited(reader.read(MAX_BODY_BYTES + 1))
     if encoding in ("deflate", "br") and data[:1] not in (b"{", b"[") and not data.startswith((b"data:", b"event:")):
@@ -170,7 +170,7 @@ def _inflate(data: bytes, window: int) -> bytes:
 
 
 def _brotli(data: bytes) -> bytes:
-    brotli = require("brotli", extra="cassettes")
+    brotli = require("brotli", extra="logs")
     try:
         return _limited(bytes(brotli.Decompressor().process(data, output_buffer_limit=MAX_BODY_BYTES + 1)))
     except brotli.error as error:

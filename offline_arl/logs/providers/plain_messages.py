@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from offline_arl.trajectories.schema import Message, Producer, TextPart, ToolCall, tool_call
+from offline_arl.trajectories.schema import ContentPart, Message, Producer, TextPart, ToolCall, tool_call
 
 
 class _Function(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -55,7 +55,7 @@ def decode_plain(raw: bytes | msgspec.Raw) -> list[Message] | None:
     messages: list[Message] = []
     for message in plain:
         content, role = message.content, message.role
-        parts = None if content is None else [TextPart(content)]
+        parts: list[ContentPart] | None = None if content is None else [TextPart(content)]
         if role == "tool":
             if message.tool_call_id is None or message.tool_calls:
                 return None

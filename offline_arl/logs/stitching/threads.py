@@ -97,7 +97,7 @@ class Threads:
 
     def _thread_of(self, prompt: Prompt, place: AnswerPlace) -> Thread:
         owner = place.node.thread
-        if owner is not None and _lacks(owner, place.node, prompt):
+        if owner is not None and _lacks(owner, place, prompt):
             return owner
         going_on = self._open_thread(prompt)
         if going_on is not None:
@@ -142,13 +142,16 @@ class Threads:
         return f"{name}~{number}" if number else name
 
 
-def _lacks(owner: Thread, node: Node, prompt: Prompt) -> bool:
+def _lacks(owner: Thread, place: AnswerPlace, prompt: Prompt) -> bool:
     """Whether the answer of a call is a message that a thread has from its history only.
 
     So it is where the log is not in order of time, or clocks differ. An answer that was sampled well after a
     thread began with the same words is not what it began with.
     """
-    if node.depth in owner.samples or owner.family is not prompt.family or node.depth <= owner.fork:
+    node, following = place.node, owner.samples.get(place.node.depth + 1)
+    if owner.family is not prompt.family or node.depth <= owner.fork or (following and following.covers > 1):
+        return False
+    if any(depth in owner.samples for depth in range(node.depth - place.covers + 1, node.depth + 1)):
         return False
     repeating = next((item for item in owner.prompts if item.end.depth >= node.depth), owner.first)
     if prompt.time is None or repeating.time is None:
@@ -185,7 +188,8 @@ def _extend(thread: Thread, prompt: Prompt, choice: int, place: AnswerPlace) -> 
     thread.prompts.append(prompt)
     if node.sample is None:
         node.sample = sample
-    if thread.tail.parent is None or node.depth > thread.tail.depth or (place.is_merged and thread.tail is prompt.end):
+    is_further = thread.tail.parent is None or node.depth > thread.tail.depth
+    if is_further or (place.is_merged and thread.tail is prompt.end):
         thread.tail.open.pop(thread, None)
         thread.tail, thread.last = node, prompt
         node.open[thread] = None
