@@ -118,7 +118,7 @@ def _messages(history: Sequence[Any], agent: str | None, model: str | None) -> l
         if not isinstance(value, dict):
             raise RecordRefusedError(f"history[{index}]: expected an object, got {json_type(value)}")
         if as_text(value.get("agent")) == agent:
-            has_acted = any(message.role == "assistant" for message in messages)
+            has_acted = any(message.producer.kind == "model" for message in messages)
             messages.extend(_message(value, f"history[{index}]", model, has_acted=has_acted))
     return pair_by_order(messages)
 
