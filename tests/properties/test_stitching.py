@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from offline_arl.logs.adapter import Group, Piece
 from offline_arl.logs.stitching.stitch import ModelCall, Stitched, assembly_of, stitch
 from offline_arl.trajectories.schema import (
-    FilePart,
     ImagePart,
     Message,
     MessageError,
@@ -343,73 +343,97 @@ def test_every_call_is_in_one_place(world: World, seed: int) -> None:
     assert {f"call {index}" for index in world.failures} <= set(places)
 
 
-roles = st.sampled_from(["system", "developer", "user", "assistant", "tool"])
-words = st.sampled_from(
-    ["", " ", "a", "b", "<think>a</think>b", "\r\n", "\ud800", "title of this conversation", "summary of"]
-)
-few_ids = st.none() | st.sampled_from(["1", "2", "\udfff"])
-arguments = st.sampled_from(
-    ["", "{}", '{"a": 1.0}', '{"a":1}', "[", '{"n": 123456789012345678901}', '{"a": {"b": ["c"]}}']
-)
-any_calls = st.lists(st.builds(tool_call, words, arguments, id=few_ids), max_size=2)
-any_parts = st.one_of(
-    st.builds(TextPart, words), st.builds(ReasoningPart, words), st.builds(ImagePart, words), st.builds(FilePart, words)
-)
-any_messages = st.builds(
-    Message,
-    role=roles,
-    content=st.none() | st.lists(any_parts, max_size=2),
-    tool_calls=any_calls,
-    tool_call_id=few_ids,
-    metadata=st.sampled_from([{}, {"other_parts": [{"x": float("nan")}]}, {"cache_control": {}}]),
-)
-any_answers = st.builds(
-    Message, role=st.just("assistant"), content=st.none() | st.lists(any_parts, max_size=2), tool_calls=any_calls
-)
-any_calls_of_models = st.builds(
-    ModelCall,
-    messages=st.lists(any_messages, max_size=4),
-    choices=st.lists(any_answers, max_size=2),
-    pieces=st.just((0,)),
-    call_id=few_ids,
-    tools=st.sampled_from([None, "[]", '[{"type":"function","function":{"name":"f"}}]']),
-    started_at=st.sampled_from([None, "2025-03-03T10:00:00Z", "2025-03-03T10:00:01+01:00", "2025-03-03", "soon", ""]),
-    parent_id=few_ids,
-    parent_tool_call_id=few_ids,
-    name=st.none() | words,
-    session_id=few_ids,
-    trace_id=few_ids,
-    truncated=st.booleans(),
-    error=st.sampled_from([None, None, MessageError("timeout")]),
-    is_utility=st.sampled_from([None, None, True, False]),
-    metadata=st.sampled_from([{}, {}, {"cache_hit": True}]),
-)
+ROLES = ["user", "assistant", "assistant", "tool"]
+TEXTS = [
+    "",
+    "a",
+    "b",
+    "ab",
+    "\nb",
+    "a ",
+    "<think>a</think>b",
+    "\ud800",
+    "title of this conversation",
+    "summary of the chat",
+]
+ARGUMENTS = ["", "{}", '{"x":1}', '{"x": 1.0}', "[", '{"x": 123456789012345678901}', '{"x": {"y": ["a"]}}']
+IDS = [None, None, "1", "2", "\udfff"]
+TIMES = [None, "soon", "", "2025-03-03", "2025-03-03T10:00:00+01:00", "2025-03-03T09:00:00.5Z", "2025-03-03T09:00:02Z"]
+SYSTEMS = ["It is 10:15", "It is 11:12", "You are another one"]
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(any_calls_of_models, max_size=8), st.integers(1, 3))
-def test_whatever_the_calls_hold_each_answer_is_sampled_once(calls: list[ModelCall], history: int) -> None:
-    """Also where prompts are strung together from others, so that they overlap in odd ways."""
-    for index in range(1, len(calls)):
-        earlier = calls[index // (history + 1)]
-        if index % 3:
-            messages = [*earlier.messages, *earlier.choices[:1], *calls[index].messages[:history]]
-            calls[index] = replace_call(calls[index], messages=messages)
-    calls = [replace_call(call, pieces=(index,)) for index, call in enumerate(calls)]
-    stitched = stitch(calls, group_of(len(calls)))
+def any_message(source: random.Random, role: str | None = None) -> Message:
+    """A message of few possible texts, so that messages are equal, are parts of one another and are merged."""
+    role = role or source.choice(ROLES)
+    parts: list[Any] = [
+        TextPart(source.choice(TEXTS)),
+        source.choice([TextPart("b"), ImagePart("a"), ReasoningPart("a")]),
+    ]
+    calls = [
+        tool_call("f", source.choice(ARGUMENTS), id=source.choice(IDS)) for _ in range(source.choice([0, 0, 1, 2]))
+    ]
+    return Message(
+        role,  # type: ignore[arg-type]
+        source.choice([None, [], parts[:1], parts[:1], parts]),
+        calls if role == "assistant" else [],
+        tool_call_id=source.choice(IDS) if role == "tool" else None,
+        metadata=source.choice([{}, {}, {"other_parts": [{"x": float("nan")}]}]),
+    )
+
+
+def any_call(source: random.Random, number: int, earlier: list[ModelCall]) -> ModelCall:
+    """A call that mostly goes on from an earlier one, perhaps with a message left out."""
+    messages = [any_message(source) for _ in range(source.randrange(3))]
+    if earlier and source.random() < 0.8:
+        before = source.choice(earlier)
+        answers = [source.choice(before.choices)] if before.choices and source.random() < 0.9 else []
+        messages = [*before.messages, *answers, *messages]
+        if messages and source.random() < 0.2:
+            messages.pop(source.randrange(len(messages)))
+    if source.random() < 0.5:
+        messages = [
+            text_message("system", source.choice(SYSTEMS)),
+            *(item for item in messages if item.role != "system"),
+        ]
+    return ModelCall(
+        messages=messages,
+        choices=[any_message(source, "assistant") for _ in range(source.choice([0, 1, 1, 1, 2]))],
+        pieces=(number,),
+        call_id=source.choice([None, str(number), "same", "\udfff"]),
+        tools=source.choice([None, "[]", '[{"type":"function","function":{"name":"f"}}]']),
+        started_at=source.choice([*TIMES, f"2025-03-03T09:01:{number:02}Z"]),
+        parent_id=source.choice([None, "0", "same"]),
+        parent_tool_call_id=source.choice(IDS),
+        name=source.choice([None, "agent", "title", "\ud800"]),
+        session_id=source.choice([None, "s"]),
+        trace_id=source.choice([None, "t1", "t2"]),
+        truncated=source.random() < 0.1,
+        error=source.choice([None, None, None, MessageError("timeout")]),
+        is_utility=source.choice([None, None, None, True, False]),
+        metadata=source.choice([{}, {}, {"cache_hit": True}]),
+    )
+
+
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**64), st.integers(1, 12))
+def test_whatever_the_calls_hold_each_answer_is_sampled_once(seed: int, n_calls: int) -> None:
+    source = random.Random(seed)
+    calls: list[ModelCall] = []
+    for number in range(n_calls):
+        calls.append(any_call(source, number, calls))
+    stitched = stitch(calls, group_of(n_calls))
+
     ids = [trajectory.trajectory_id for trajectory in stitched.trajectories]
     assert len(set(ids)) == len(ids)
-    assert stitched.set_apart.keys().isdisjoint(stitched.duplicates)
-    failed = 0
     for trajectory in stitched.trajectories:
         assert errors_of(trajectory) == []
         assert trajectory.parent_trajectory_id is None or trajectory.parent_trajectory_id in ids
         assert trajectory.branch is None or trajectory.branch.trajectory_id in ids
-        failed += len(trajectory.metadata.get("failed_calls", ()))
-    elsewhere = {*stitched.set_apart, *stitched.duplicates}
-    steps = [call for index, call in enumerate(calls) if index not in elsewhere]
-    assert sum(len(own_indices(item)) for item in stitched.trajectories) + failed >= len(steps)
-    n_answers = sum(len(call.choices) for call in steps if call.error is None)
-    assert sum(len(own_indices(trajectory)) for trajectory in stitched.trajectories) >= n_answers
-    assert sum(len(own_indices(item)) for item in stitched.trajectories) <= sum(len(call.choices) for call in steps)
-    assembly_of(calls, group_of(len(calls)))
+    assert stitched.set_apart.keys().isdisjoint(stitched.duplicates)
+    steps = [call for index, call in enumerate(calls) if index not in {*stitched.set_apart, *stitched.duplicates}]
+    failures = [item for each in stitched.trajectories for item in each.metadata.get("failed_calls", ())]
+    n_sampled = sum(len(own_indices(trajectory)) for trajectory in stitched.trajectories)
+    assert n_sampled + sum(len(item.get("choices", ())) for item in failures) == sum(
+        len(call.choices) for call in steps
+    )
+    assert sum(not call.choices for call in steps) == sum("choices" not in item for item in failures)
