@@ -8,98 +8,30 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
-from toy_sessions import Fates, add_piece, assemble_all, finish, index_content, record_key, texts, trajectory
+from toy_sessions import (
+    add_piece,
+    assemble_all,
+    content,
+    index_content,
+    plain,
+    record_key,
+    rich_store,
+    texts,
+    trajectory,
+)
 
 from offline_arl.errors import UsageError
 from offline_arl.trajectories.compaction import compact
 from offline_arl.trajectories.deletion import delete
-from offline_arl.trajectories.schema import Context, Feedback, Message, Score, Source, TextPart, Trajectory
-from offline_arl.trajectories.select import assign_splits
 from offline_arl.trajectories.store import Store
-from offline_arl.trajectories.writer import RefusedRecord
-
-
-def plain(name: str, user: str, **changes: Any) -> Trajectory:
-    """A trajectory of which each text names its user."""
-    fields: dict[str, Any] = {
-        "messages": [
-            Message("system", [TextPart(f"prompt of {user}")]),
-            Message("user", [TextPart(f"question of {user}")], id=f"{user}-0"),
-            Message("assistant", [TextPart(f"answer to {user}")], id=f"{user}-1"),
-            Message("tool", [TextPart(f"result for {user}")], tool_call_id=f"orphan of {user}"),
-        ],
-        "contexts": [Context(0, f'[{{"function": {{"name": "tool of {user}"}}}}]')],
-        "user_id": user,
-        "metadata": {"note": f"note on {user}"},
-        "scores": [Score("own", 1.0, comment=f"comment on {user}")],
-        "identifiers": {"trace": f"trace of {user}"},
-    }
-    return Trajectory(name, source=Source("test", f"{user}.jsonl"), **{**fields, **changes})
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """A store of many parts, with plain records, sessions that grew, copies, refusals, feedback and side tables."""
-    store = Store.create(tmp_path / "store")
-    for number, user in enumerate(["ann", "bob", "cid"]):
-        with store.writer() as writer:
-            writer.add(plain(f"{user}-1", user))
-            writer.add(plain(f"{user}-2", user))  # a copy
-            add_piece(writer, f"{user}:0", key=user, text=f"{user} says hello")
-            add_piece(writer, f"{user}:1", key=user, text="bad")
-            add_piece(writer, f"{user}:2", key=f"pending {user}", text=f"{user} waits")
-            key = b"%d" % number
-            writer.refuse(RefusedRecord.of(b"{", file="log", record=9, line=1, format=None, reason="no", key=key))
-            writer.add_feedback(
-                [
-                    Feedback("call", f"{user}-1", Score("thumb", number / 2, comment=f"thumb of {user}")),
-                    Feedback("trace", f"trace of {user}", Score("quality", 0.5, comment=f"quality of {user}")),
-                    Feedback("session", "all", Score("day", 0.5, comment="a comment on everyone")),
-                ],
-                record_key=record_key(f"feedback {user}"),
-            )
-            for batch in writer.dirty_groups():
-                for group in batch:
-                    if group.key == user:
-                        judged = Feedback("trajectory", f"t-{user}", Score("group", 0.5, comment=f"session of {user}"))
-                        good, bad = group.pieces
-                        fates: Fates = [(good.record_key, "used", ""), (bad.record_key, "refused", f"for {user}")]
-                        made = plain(f"t-{user}", user, session_id=user, metadata={"pieces": 2})
-                        finish(writer, group, [made], fates, [judged])
-    for user in ("ann", "bob"):
-        with store.writer() as writer:
-            add_piece(writer, f"{user}:3", key=user, text=f"{user} says more")
-            for batch in writer.dirty_groups():
-                for group in batch:
-                    if group.key == user:
-                        judged = Feedback("trajectory", f"t-{user}", Score("group", 0.75, comment=f"second of {user}"))
-                        finish(writer, group, [plain(f"t-{user}", user, session_id=user)], feedback=[judged])
-    assign_splits(store, {"train": 0.5, "test": 0.5}, seed=0)
-    return store
-
-
-def content(store: Store) -> dict[str, Any]:
-    """All that readers see, in order, and what the writer knows."""
-    with store.writer() as writer:
-        groups = [group for batch in writer.dirty_groups() for group in batch]
-    index = index_content(store)
-    return {
-        "trajectories": list(store.iter_trajectories()),
-        "table": store.trajectories.collect().rows(),
-        "steps": store.steps.collect().rows(),
-        "findings": store.findings.collect().rows(),
-        "feedback": store.feedback.collect().rows(),
-        "quarantined": store.quarantined.collect().rows(),
-        "length": len(store),
-        "records": index["records"],
-        "made": index["group_trajectories"],
-        "groups": [(row[0], row[1], row[2], row[3], row[5], row[6]) for row in index["groups"]],
-        "dirty": groups,
-    }
+    return rich_store(tmp_path / "store", "ann", "bob", "cid")
 
 
 def test_compaction_changes_nothing_that_can_be_read(store: Store) -> None:
