@@ -2,7 +2,9 @@
 
 Run: `python tests/golden/oracle_scripts/claude_code.py`.
 
-Lines of one `message.id` and `requestId` are one turn; here each id has one line. A tool result is a message of its own.
+Lines of one `message.id` and `requestId` are one turn; here each id has one line. A tool result is a message of its
+own. A `summary` is the answer of a utility call that names the session, so it is set apart (first it counted as used).
+In a branch the turns before the fork are copies: each turn is a step once.
 """
 
 from __future__ import annotations
@@ -55,8 +57,8 @@ def trajectory(messages: list[dict[str, Any]], model: str, branch: dict[str, int
     }
 
 
-def write(name: str, trajectories: list[dict[str, Any]], used: int, refused: int = 0) -> None:
-    records = {"used": used, "refused": refused, "set_apart": 0, "duplicate": 0}
+def write(name: str, trajectories: list[dict[str, Any]], used: int, refused: int = 0, set_apart: int = 0) -> None:
+    records = {"used": used, "refused": refused, "set_apart": set_apart, "duplicate": 0}
     write_oracle(f"claude-code/{name}", {"made_by": "by hand", "records": records, "trajectories": trajectories})
 
 
@@ -71,13 +73,13 @@ if __name__ == "__main__":
     second = conversation(forked, [1, 2, *range(7, 15)], copied=2)
     write("claude_forked_session.jsonl", [first, trajectory(second, sonnet, {"of": 0, "at": 2})], used=14)
 
-    # Line 12 is the summary, which names the session.
     todo = lines("todowrite_examples.jsonl")
-    write("todowrite_examples.jsonl", [trajectory(conversation(todo, list(range(1, 12))), "claude-sonnet-4")], used=12)
+    tasks = trajectory(conversation(todo, list(range(1, 12))), "claude-sonnet-4")
+    write("todowrite_examples.jsonl", [tasks], used=11, set_apart=1)
 
     # Refused: 10 (no `content`), 11 (a text for the message), 13-16 (no records of a session), 18 (no block but a
     # text in the content). Line 17 belongs to another session, of which the file has nothing else; 19 is the summary.
     edges = lines("edge_cases.jsonl")
     main = trajectory(conversation(edges, [*range(1, 10), 12]), "claude-3-sonnet-20240229")
     stray = trajectory(conversation(edges, [17]), "claude-sonnet-4")
-    write("edge_cases.jsonl", [main, stray], used=12, refused=7)
+    write("edge_cases.jsonl", [main, stray], used=11, refused=7, set_apart=1)

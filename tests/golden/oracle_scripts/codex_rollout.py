@@ -3,7 +3,8 @@
 Run: `python tests/golden/oracle_scripts/codex_rollout.py`.
 
 The items between two results or messages of the user are one turn. The `compacted` record (line 13) ends the first
-history; what follows was sampled from the summary, and is a trajectory of its own with the first as its parent.
+history; what follows was sampled from the summary, and is a trajectory of its own with the first as its parent. What
+else stood before the summary was not recorded (docs/formats.md). The `event_msg` holds counts only: set apart.
 """
 
 from __future__ import annotations
@@ -56,6 +57,6 @@ if __name__ == "__main__":
         "tools": None,
         "model": "gpt-4.5-turbo",
     }
-    records = {"used": 20, "refused": 0, "set_apart": 0, "duplicate": 0}
+    records = {"used": 19, "refused": 0, "set_apart": 1, "duplicate": 0}
     trajectories = [{"messages": before, "parent": None} | common, {"messages": after, "parent": 0} | common]
     write_oracle(FILE, {"made_by": "by hand", "records": records, "trajectories": trajectories})

@@ -56,11 +56,13 @@ def log_file(name: str) -> None:
     (sample,) = log.samples or []
     trajectory: dict[str, Any] = {"messages": sample_messages(sample), "branch": None, "parent": None}
     trajectory |= {"outcome": UNSCORED, "scores": [], "truncated": False}
+    if log.status == "success" and sample.output.choices and sample.error is None and sample.limit is None:
+        trajectory["terminated"] = True
     for score_name, score in (sample.scores or {}).items():  # one at most in each of the files
         if isinstance(score.value, str):
             grade = GRADES[score.value]
             trajectory["outcome"] = {"status": "scored", "success": grade == 1.0, "score": grade}
-            value, label = grade, score.value
+            value, label = None, score.value  # a letter is a category; first its number stood here too
         else:
             assert isinstance(score.value, float)
             trajectory["outcome"] = {"status": "scored", "success": None, "score": score.value}

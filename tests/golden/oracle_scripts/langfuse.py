@@ -1,9 +1,9 @@
-"""Oracles of the langfuse files: the observations that matter named by hand, their texts read with the standard library.
+"""Oracles of the langfuse files: the observations that matter named by hand, texts read with the standard library.
 
 Run: `python tests/golden/oracle_scripts/langfuse.py`.
 
 Where a `.chatml.json` twin holds an observation, its output is compared with what is taken from the trace. The twins
-have no trace, order or kind of the observations: they are no logs themselves.
+have no trace, order or kind of the observations: they are no logs themselves, of no format, and refused.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Trace:
         return [{"name": name, "value": value, "label": None, "message_index": None} for name, value in rows]
 
     def write(self, messages: list[dict[str, Any]], tools: list[str] | None, *, made_by: str = "by hand") -> None:
-        trajectory = {
+        trajectory: dict[str, Any] = {
             "messages": messages,
             "outcome": {"status": "unscored", "success": None, "score": None},
             "scores": self.scores(),
@@ -68,7 +68,7 @@ class Trace:
 
 
 def claude_agent() -> None:
-    """One model turn is three generations: the text and each call. Their inputs say nothing; the tools ran in between."""
+    """One model turn is three generations: the text and each call. Their inputs say nothing; tools ran in between."""
     trace = Trace("claude-agent-2025-12-22")
     asked = trace.value("805dc5df", "input")
     (first,), (berlin,), (new_york,), (last,) = (
@@ -237,6 +237,6 @@ if __name__ == "__main__":
     gemini("vertex-ai-2025-08-01", "125abcbf")
     koog()
     for twin in sorted((REAL_LOGS / "langfuse-chatml-expected").iterdir()):
-        records = {"used": 0, "refused": 0, "set_apart": 1, "duplicate": 0}
+        records = {"used": 0, "refused": 1, "set_apart": 0, "duplicate": 0}
         oracle = {"made_by": "by hand", "records": records, "no_trajectory": WHY_TWINS, "trajectories": []}
         write_oracle(f"langfuse-chatml-expected/{twin.name}", oracle)

@@ -45,28 +45,30 @@ def event_messages(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def old_messages(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages of the resolver's rows: no ids, no responses; an action is its name, thought and arguments.
 
-    Which arguments the model gave, and which the program added, is known from the actions' definitions:
-    `run` has a command, `run_ipython` has code, `finish` has outputs.
+    Which arguments the model gave, and which the program added, is known from the actions' definitions: `run` has a
+    command, `run_ipython` has code, `finish` has none (its empty outputs are the program's; first they stood here).
     """
     messages: list[dict[str, Any]] = []
-    given = {"run": "command", "run_ipython": "code", "finish": "outputs"}
+    given = {"run": "command", "run_ipython": "code"}
     for event in history:
         if "observation" in event:
             messages.append(message("tool", event["content"], answers=len(messages) - 1))
         elif event["action"] == "message":
             messages.append(message("user", event["content"]))
         else:
-            arguments = {given[event["action"]]: event[given[event["action"]]]}
+            arguments = {key: event[key] for name, key in given.items() if name == event["action"]}
             messages.append(message("assistant", event["thought"], calls=[(event["action"], arguments)]))
     return messages
 
 
 def trajectory(messages: list[dict[str, Any]], *, terminated: bool, success: bool | None = None) -> dict[str, Any]:
-    status = "unscored" if success is None else "scored"
+    """`success` is the resolver's verdict: the outcome, and as a judgement of the record a score."""
+    value = None if success is None else float(success)
+    judged = [] if success is None else [{"name": "success", "value": value, "label": None, "message_index": None}]
     return {
         "messages": messages,
-        "outcome": {"status": status, "success": success, "score": None},
-        "scores": [],
+        "outcome": {"status": "scored" if judged else "unscored", "success": success, "score": value},
+        "scores": judged,
         "branch": None,
         "parent": None,
         "terminated": terminated,
@@ -80,7 +82,7 @@ if __name__ == "__main__":
     for name, used, terminated in (("basic", 4, True), ("basic_gui_mode", 10, False), ("basic_interactions", 6, True)):
         events = json.loads((REAL_LOGS / f"openhands/{name}.json").read_text())
         records = {"used": used, "refused": 0, "set_apart": len(events) - used, "duplicate": 0}
-        oracle = {"made_by": "plain JSON reading", "records": records}
+        oracle: dict[str, Any] = {"made_by": "plain JSON reading", "records": records}
         found = [trajectory(event_messages(events), terminated=terminated)]
         write_oracle(f"openhands/{name}.json", oracle | {"trajectories": found})
     rows = [json.loads(line) for line in (REAL_LOGS / "openhands/resolver_output.jsonl").read_text().splitlines()]

@@ -2,7 +2,9 @@
 
 Run: `python tests/golden/oracle_scripts/swe_agent.py`.
 
-`trajectory` repeats the history step by step, so only a step beyond the history's end adds to it.
+`trajectory` repeats the history step by step, so only a step beyond the history's end adds to it. What the last
+action gave is in the history of some files only; no model saw it, so elsewhere it is no message (first it was, in one
+of the files).
 """
 
 from __future__ import annotations
@@ -43,7 +45,6 @@ if __name__ == "__main__":
             # The last step, `submit`, has no call with an id; the action without arguments is the tool's name.
             assert steps[-1]["action"] == "submit"
             messages.append(message("assistant", steps[-1]["response"], calls=[("submit", {})]))
-            messages.append(message("tool", steps[-1]["observation"], answers=len(messages) - 1))
         assert document["info"]["exit_status"] == "submitted"
         trajectory = {
             "messages": messages,
