@@ -55,7 +55,7 @@ class HubTracesAdapter:
                 messages=convert_messages(messages),
                 source=record.source(self.name),
                 agent=as_text(row.get("harness")),
-                contexts=contexts_of(tools),
+                contexts=contexts_of(tools or None),  # the column is empty where the harness does not log them
                 session_id=as_text(row.get("session_id")),
                 metadata=row,
             )

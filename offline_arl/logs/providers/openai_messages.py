@@ -294,17 +294,22 @@ def pair_by_order(messages: Sequence[Message]) -> list[Message]:
     """Give ids to calls that have none, and pair tool results that name no call with the open calls.
 
     A result goes to the first open call of its name, or, where it has no name or none fits, to the first open
-    call. Made-up ids are `call_<message index>_<number>`.
+    call; calls of the latest turn come before those that earlier turns left open. Made-up ids are
+    `call_<message index>_<number>`.
     """
     paired = []
     open_calls: list[ToolCall] = []
+    of_turn = 0  # how many calls the turn that is going on has made; they are the first of the open calls
     for index, message in enumerate(messages):
+        if message.role != "assistant":
+            of_turn = 0
         if message.tool_calls:
             calls = [
                 call if call.id is not None else msgspec.structs.replace(call, id=f"call_{index}_{number}")
                 for number, call in enumerate(message.tool_calls)
             ]
-            open_calls.extend(calls)
+            open_calls[of_turn:of_turn] = calls
+            of_turn += len(calls)
             message = msgspec.structs.replace(message, tool_calls=calls)
         elif message.role == "tool":
             answered = _answered_call(message, open_calls)

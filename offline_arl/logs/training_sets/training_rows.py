@@ -30,7 +30,7 @@ _MEDIA_COLUMNS = {"images": "image", "videos": "video", "audios": "audio"}
 
 
 def contexts_of(tools: object) -> list[Context]:
-    """The context of a row's tools: a list or its JSON text; none where there are no tools.
+    """The context of a row's tools: a list or its JSON text; an empty list says that there were none.
 
     Raises:
         RecordRefusedError: There is something, and it is no list of tools. Passing it over would train a model to
@@ -39,7 +39,9 @@ def contexts_of(tools: object) -> list[Context]:
     text = tools_text(tools)
     if text is not None:
         return [Context(0, text)]
-    if tools is None or tools in ([], {}) or (isinstance(tools, str) and tools.strip() in ("", "[]", "null", "{}")):
+    if tools == [] or (isinstance(tools, str) and tools.strip() == "[]"):
+        return [Context(0, "[]")]
+    if tools is None or tools == {} or (isinstance(tools, str) and tools.strip() in ("", "null", "{}")):
         return []
     raise RecordRefusedError(f"tools: expected a list of tools or its JSON text, got {json_type(tools)}")
 

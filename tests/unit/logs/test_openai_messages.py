@@ -149,6 +149,22 @@ def test_results_without_ids_go_to_open_calls_and_ids_that_are_there_stay() -> N
     assert [message.tool_call_id for message in messages[1:]] == ["b", "a", "c", None]
 
 
+def test_results_without_ids_belong_to_the_latest_turn_before_calls_that_stayed_open() -> None:
+    def calls(*names: str) -> dict[str, Any]:
+        return {"role": "assistant", "tool_calls": [{"function": {"name": name, "arguments": "{}"}} for name in names]}
+
+    def results(count: int) -> list[dict[str, Any]]:
+        return [{"role": "tool", "content": "?"} for _ in range(count)]
+
+    messages = convert_messages([calls("a", "b"), *results(1), calls("c"), calls("d"), *results(3)])
+    assert [message.tool_call_id for message in messages if message.role == "tool"] == [
+        "call_0_0",
+        "call_2_0",
+        "call_3_0",
+        "call_0_1",
+    ]
+
+
 def test_who_made_a_message() -> None:
     messages = convert_messages(
         [

@@ -90,10 +90,16 @@ def test_trl_tools_in_any_form(tmp_path: Path, tools: Any) -> None:
 
 def test_tools_that_cannot_be_read_are_not_passed_over(tmp_path: Path) -> None:
     row = {"prompt": PROMPT, "completion": GOOD, "tools": "[{name: add}]"}
-    contents = read(tmp_path, {"prompt": PROMPT, "completion": GOOD, "tools": "[]"}, row, format="trl")
+    contents = read(tmp_path, {"prompt": PROMPT, "completion": GOOD, "tools": "null"}, row, format="trl")
     assert contents.trajectories[0].contexts == []
     assert contents.fates[1].fate == "refused"
     assert contents.fates[1].reason == "tools: expected a list of tools or its JSON text, got a string"
+
+
+def test_a_list_without_tools_is_not_a_list_that_was_not_logged(tmp_path: Path) -> None:
+    rows = [{"prompt": PROMPT, "completion": GOOD, "tools": tools} for tools in ([], " [] ", {}, "")]
+    contents = read(tmp_path, *rows, format="trl")
+    assert [trajectory.tools_at(0) for trajectory in contents.trajectories] == [[], [], None, None]
 
 
 def test_trl_verdicts_and_completions(tmp_path: Path) -> None:
