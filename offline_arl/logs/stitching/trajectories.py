@@ -22,6 +22,8 @@ _SUMMARY = Producer("summary")
 _CHILDREN = ("compaction", "sub_agent", "handoff")
 _MAX_LOOKED_AT = 8  # answers of equal text that are looked at to find where a message was copied from
 
+_Step = tuple[int, Prompt]  # a call, and where its answer is among the messages
+
 _replace = msgspec.structs.replace
 
 
@@ -48,8 +50,8 @@ class TrajectoryWriter:
     def write(self, thread: Thread) -> Trajectory:
         """The trajectory of a thread."""
         written = self._messages(thread)
-        prompts = sorted(thread.prompts, key=lambda prompt: prompt.end.depth)
-        calls = [prompt.call for prompt in (*prompts, *thread.failed)]
+        steps = sorted(((position, sample.prompt) for sample, position in written.of_sample.items()), key=_position)
+        calls = [prompt.call for prompt in (*(prompt for _, prompt in steps), *thread.failed)]
         last, has_failed = thread.last.call, thread.failed_last is not None
         traces = dict.fromkeys(call.trace_id for call in calls if call.trace_id is not None)
         branch = self._branch(thread)
@@ -64,10 +66,10 @@ class TrajectoryWriter:
             model=_first(call.model for call in calls),
             started_at=min(_times(call.started_at for call in calls), default=(0.0, None))[1],
             ended_at=max(_times(call.ended_at or call.started_at for call in calls), default=(0.0, None))[1],
-            contexts=_contexts(prompts, written),
+            contexts=_contexts(steps),
             truncated=last.truncated and not has_failed,
             stop_reason="error" if has_failed else last.stop_reason,
-            metadata=_metadata(thread, prompts, written),
+            metadata=_metadata(thread, steps, written),
             session_id=_first(call.session_id for call in calls),
             user_id=_first(call.user_id for call in calls),
             identifiers={f"trace_{n}" if n > 1 else "trace": trace for n, trace in enumerate(traces, 1)},
@@ -182,22 +184,21 @@ def _stamps(thread: Thread) -> dict[int, str]:
     return stamps
 
 
-def _contexts(prompts: Sequence[Prompt], written: _Written) -> list[Context]:
+def _position(step: _Step) -> int:
+    return step[0]
+
+
+def _contexts(steps: Sequence[_Step]) -> list[Context]:
     """The tools in force: those of the first call from the start, others from the answer that was made with them."""
     contexts: list[Context] = []
-    at = _answer_positions(written)
-    for number, prompt in enumerate(prompts):
+    for number, (position, prompt) in enumerate(steps):
         tools = prompt.call.tools
         if tools is not None and not (contexts and contexts[-1].tools == tools):
-            contexts.append(Context(start=at[prompt.index] if number else 0, tools=tools))
+            contexts.append(Context(start=position if number else 0, tools=tools))
     return contexts
 
 
-def _answer_positions(written: _Written) -> dict[int, int]:
-    return {sample.prompt.index: position for sample, position in written.of_sample.items()}
-
-
-def _metadata(thread: Thread, prompts: Sequence[Prompt], written: _Written) -> dict[str, Any]:
+def _metadata(thread: Thread, steps: Sequence[_Step], written: _Written) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     if thread.relation is not None:
         metadata["relation"] = thread.relation
@@ -206,7 +207,7 @@ def _metadata(thread: Thread, prompts: Sequence[Prompt], written: _Written) -> d
     cause = thread.origin_sample
     if cause is not None and cause.prompt.call.call_id is not None:
         metadata["parent_message_id"] = cause.prompt.call.call_id
-    changes = _system_changes(thread, prompts, written)
+    changes = _system_changes(thread, steps)
     if changes:
         metadata["system_changes"] = changes
     if thread.failed:
@@ -217,23 +218,22 @@ def _metadata(thread: Thread, prompts: Sequence[Prompt], written: _Written) -> d
     return metadata
 
 
-def _system_changes(thread: Thread, prompts: Sequence[Prompt], written: _Written) -> list[dict[str, Any]]:
+def _system_changes(thread: Thread, steps: Sequence[_Step]) -> list[dict[str, Any]]:
     """Where system prompts of later calls differ from those that the trajectory starts with, as replaced ranges."""
     own = [message.text for message in thread.first.call.messages[: thread.first.n_system]]
-    at = _answer_positions(written)
     changes: list[dict[str, Any]] = []
-    for prompt in prompts:
+    for position, prompt in steps:
         if prompt.texts == thread.first.texts:
             continue
         texts = [message.text for message in prompt.call.messages[: prompt.n_system]]
         if len(texts) != len(own):
-            changes.append({"message_index": at[prompt.index], "system": texts})
+            changes.append({"message_index": position, "system": texts})
             continue
         for index, (before, now) in enumerate(zip(own, texts, strict=True)):
             if before != now:
                 start, end = common_ends(before, now)
                 change = {"start": start, "end": len(before) - end, "text": now[start : len(now) - end]}
-                changes.append({"message_index": at[prompt.index], "system_index": index, **change})
+                changes.append({"message_index": position, "system_index": index, **change})
     return changes
 
 
