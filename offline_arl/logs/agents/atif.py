@@ -116,7 +116,7 @@ class _Run:
         previous = None if self._main is None else self.found[self._main]
         if previous is not None:
             if document.is_sub_agent or not _continues(previous, made):
-                made = msgspec.structs.replace(made, parent_trajectory_id=previous.trajectory_id)
+                made = _related(made, previous, "sub_agent" if document.is_sub_agent else "rewritten")
             else:
                 made = _linked(previous, made)
         if not document.is_sub_agent:
@@ -132,8 +132,7 @@ class _Run:
             inner = f"{name}/{as_text(value.get('trajectory_id')) or index}"
             made = _trajectory(value, self._group.trajectory_id(inner), parent.source, path)
             made = msgspec.structs.replace(
-                made,
-                parent_trajectory_id=parent.trajectory_id,
+                _related(made, parent, "sub_agent"),
                 session_id=made.session_id or parent.session_id,
                 episode_id=made.episode_id or parent.episode_id,
             )
@@ -220,6 +219,10 @@ def _linked(previous: Trajectory, made: Trajectory) -> Trajectory:
         if keys.of(one) != keys.of(other):
             break
         shared += 1
-    if shared == 0:
-        return msgspec.structs.replace(made, parent_trajectory_id=previous.trajectory_id)
-    return msgspec.structs.replace(made, branch=Branch(previous.trajectory_id, shared))
+    made = _related(made, previous, "compaction")
+    return msgspec.structs.replace(made, branch=Branch(previous.trajectory_id, shared)) if shared else made
+
+
+def _related(made: Trajectory, parent: Trajectory, relation: str) -> Trajectory:
+    metadata = {**made.metadata, "relation": relation}
+    return msgspec.structs.replace(made, parent_trajectory_id=parent.trajectory_id, metadata=metadata)

@@ -80,7 +80,7 @@ def as_copy(message: Message) -> Message:
 
 
 def trajectories_of(conversation: Conversation, group: Group, source: Source, prefix: str = "") -> list[Trajectory]:
-    """One trajectory for each conversation, each a branch of the one before it; without what the log says of them.
+    """One trajectory for each conversation, linked to the one before it; without what the log says of them.
 
     Args:
         prefix: Of the names from which ids are made, to tell forks of one log apart.
@@ -95,10 +95,14 @@ def trajectories_of(conversation: Conversation, group: Group, source: Source, pr
             source=source,
             contexts=[] if conversation.tools is None else [Context(start=0, tools=conversation.tools)],
         )
-        if found and shared:
-            made = msgspec.structs.replace(made, branch=Branch(found[-1].trajectory_id, shared))
-        elif found:
-            made = msgspec.structs.replace(made, parent_trajectory_id=found[-1].trajectory_id)
+        if found:
+            found[-1] = msgspec.structs.replace(found[-1], stop_reason="compaction")
+            made = msgspec.structs.replace(
+                made,
+                parent_trajectory_id=found[-1].trajectory_id,
+                branch=Branch(found[-1].trajectory_id, shared) if shared else None,
+                metadata={"relation": "compaction"},
+            )
         found.append(made)
         previous = segment
     return found

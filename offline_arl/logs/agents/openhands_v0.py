@@ -94,7 +94,7 @@ class OpenHandsV0Adapter:
                 last,
                 terminated=reader.ending in ("finish", "finished", "reject", "rejected"),
                 stop_reason=reader.ending,
-                metadata={"other_events": reader.others} if reader.others else {},
+                metadata={**last.metadata, "other_events": reader.others} if reader.others else last.metadata,
             )
         return assembly
 
@@ -153,7 +153,7 @@ class OpenHandsRowsAdapter:
             stop_reason=error if error is not None else reader.ending,
             outcome=_outcome(values, failed=error is not None and not is_cut),
             scores=_scores(values),
-            metadata={**values, "other_events": reader.others} if reader.others else values,
+            metadata={**found[-1].metadata, **values, **({"other_events": reader.others} if reader.others else {})},
         )
         return found
 

@@ -128,10 +128,12 @@ class _Forks:
         origin, origin_id = max(self._shown, key=lambda item: common_entries(item[0], segment))
         shared = common_entries(origin, segment)
         messages = [as_copy(message) for message in trajectory.messages[:shared]] + trajectory.messages[shared:]
-        if not shared:
-            return msgspec.structs.replace(trajectory, branch=None, parent_trajectory_id=origin_id)
         return msgspec.structs.replace(
-            trajectory, messages=messages, branch=Branch(origin_id, shared), parent_trajectory_id=None
+            trajectory,
+            messages=messages,
+            branch=Branch(origin_id, shared) if shared else None,
+            parent_trajectory_id=None if shared else origin_id,
+            metadata={"relation": "rewritten"},
         )
 
 
@@ -198,5 +200,5 @@ def _with_ending(trajectory: Trajectory, state: dict[str, Any]) -> Trajectory:
         trajectory,
         terminated=status in _TERMINATED,
         stop_reason=status,
-        metadata={"state": state} if state else {},
+        metadata={**trajectory.metadata, "state": state} if state else trajectory.metadata,
     )

@@ -116,12 +116,12 @@ class _Sample:
         if not threads:
             return []
         numbers = {id(thread): self._first + number for number, thread in enumerate(threads)}
-        found = [self._trajectory(thread, threads[0], numbers) for thread in threads]
+        found = [self._trajectory(thread, threads, numbers) for thread in threads]
         place = next((index for index, thread in enumerate(threads) if thread is final), 0)
         found[place] = self._with_verdict(found[place], transcript, state, threads)
         return found
 
-    def _trajectory(self, thread: Thread, root: Thread, numbers: dict[int, int]) -> Trajectory:
+    def _trajectory(self, thread: Thread, threads: Sequence[Thread], numbers: dict[int, int]) -> Trajectory:
         sample, evaluation = self._sample, as_object(self._log.get("eval"))
         task = as_text(evaluation.get("task"))
         task_id = _id_text(sample.get("id"))
@@ -134,8 +134,12 @@ class _Sample:
         identifiers = {"run": run, "eval": as_text(evaluation.get("eval_id")), "sample": as_text(sample.get("uuid"))}
         lane = thread.lane
         parent = thread.parent if thread.parent is not None and id(thread.parent) in numbers else None
-        if parent is None and thread.source is None and thread is not root:
-            parent = root
+        if parent is None and thread.source is None and thread is not threads[0]:
+            parent = threads[0]
+        is_compacted = any(other.relation == "compaction" and other.parent is thread for other in threads)
+        metadata = _call_errors(thread.calls)
+        if thread.relation is not None:
+            metadata["relation"] = thread.relation
         return Trajectory(
             trajectory_id=self._id(thread, numbers),
             messages=thread.messages,
@@ -152,8 +156,8 @@ class _Sample:
             started_at=thread.calls[0].started_at if thread.calls else as_text(sample.get("started_at")),
             ended_at=thread.calls[-1].ended_at if thread.calls else as_text(sample.get("completed_at")),
             contexts=thread.contexts,
-            stop_reason=thread.calls[-1].stop_reason if thread.calls else None,
-            metadata=_call_errors(thread.calls),
+            stop_reason="compaction" if is_compacted else thread.calls[-1].stop_reason if thread.calls else None,
+            metadata=metadata,
         )
 
     def _id(self, thread: Thread, numbers: dict[int, int]) -> str:

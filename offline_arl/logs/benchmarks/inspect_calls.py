@@ -59,6 +59,7 @@ class Call:
     stop_reason: str | None
     error: str | None
     apart: str | None = None  # why it is no step of an agent
+    is_after_compaction: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -105,6 +106,7 @@ class _Reader:
         self._scoring: dict[str, str | None] = {}  # the scorer's name by span
         self._started_by_tools: set[str] = set()
         self._tool_spans: set[str] = set()
+        self._compacted: set[str] = set()  # lanes whose next call has a shorter history
         self._steps: list[tuple[bool, str | None]] = []  # open, innermost last: whether it scores, and its name
 
     def lanes(self) -> list[Lane]:
@@ -170,6 +172,7 @@ class _Reader:
     def _compact(self, event: dict[str, Any]) -> None:
         """The call before a compaction by summary is the one that wrote the summary."""
         lane = self._lanes.get(as_text(event.get("span_id")) or "", self._main)
+        self._compacted.add(lane.id)
         if event.get("type") == "summary" and lane.calls and not lane.calls[-1].uses_tools:
             lane.calls.pop().apart = "writes the summary of a compaction"
 
@@ -200,6 +203,8 @@ class _Reader:
         elif _primes_cache(event, call):
             call.apart = "primes a cache"
         else:
+            call.is_after_compaction = lane.id in self._compacted
+            self._compacted.discard(lane.id)
             lane.calls.append(call)
         self.transcript.calls.append(call)
 

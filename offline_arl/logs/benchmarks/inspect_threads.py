@@ -30,7 +30,8 @@ class Thread:
     contexts: list[Context] = field(default_factory=list)
     source: Thread | None = None  # the thread that it shares its first `shared` messages with
     shared: int = 0
-    parent: Thread | None = None  # of the agent that started this one
+    parent: Thread | None = None  # of the agent that started this one, or that it goes on from in a shorter history
+    relation: str | None = None  # why it is a thread of its own, as `stitching` names it
 
 
 def join_calls(calls: Sequence[Call]) -> list[Thread]:
@@ -62,16 +63,21 @@ class _Joiner:
         ]
         thread = max(fitting, key=lambda item: len(item.keys), default=None)
         if thread is None:
-            thread = self._start(call.lane, keys)
+            thread = self._start(call, keys)
             own.append(thread)
         self._extend(thread, call, keys)
         self._latest[call.lane.id] = thread
         for other in call.others:
             self._add_choice(thread, call, other)
 
-    def _start(self, lane: Lane, keys: list[MessageKey]) -> Thread:
+    def _start(self, call: Call, keys: list[MessageKey]) -> Thread:
+        lane = call.lane
         thread = Thread(lane)
+        self.threads.append(thread)
         related = self._of_lane[lane.id]
+        if related and call.is_after_compaction:
+            thread.parent, thread.relation = self._latest[lane.id], "compaction"
+            related = [thread.parent]
         above = lane.parent
         while above is not None and above.id not in self._latest:
             above = above.parent
@@ -79,14 +85,14 @@ class _Joiner:
             if lane.kind == "branch":
                 related = self._of_lane[above.id]
             else:
-                thread.parent = self._latest[above.id]
-        shared = [(_common(item.keys, keys), item) for item in related]
-        if shared:
-            thread.shared, thread.source = max(shared, key=lambda item: item[0])
-            thread.parent = thread.source.parent
-        if thread.shared == 0 and thread.source is not None:
-            thread.parent, thread.source = thread.source, None
-        self.threads.append(thread)
+                thread.parent, thread.relation = self._latest[above.id], "sub_agent"
+        if related:
+            source = max(related, key=lambda item: _common(item.keys, keys))
+            thread.shared = _common(source.keys, keys)
+            thread.source = source if thread.shared else None
+            if thread.relation is None:
+                thread.relation = "regenerated" if thread.shared == len(keys) else "rewritten"
+                thread.parent = None if thread.shared else source
         return thread
 
     def _extend(self, thread: Thread, call: Call, keys: list[MessageKey]) -> None:
@@ -108,7 +114,7 @@ class _Joiner:
         prompt = [_as_copy(message) for message in thread.messages[:shared]]
         made = msgspec.structs.replace(choice, producer=Producer("model", call.model), timestamp=call.ended_at)
         contexts = [context for context in thread.contexts if context.start <= shared]
-        other = Thread(None, [*prompt, made], [], [call], contexts, thread, shared, thread.parent)
+        other = Thread(None, [*prompt, made], [], [call], contexts, thread, shared, None, "choice")
         self.threads.append(other)
 
 

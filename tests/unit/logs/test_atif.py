@@ -262,7 +262,8 @@ def test_a_trial_with_a_continuation_and_a_summarizing_sub_agent(tmp_path: Path)
     main, continuation, helper = group.trajectories
     assert [message.text for message in main.messages] == ["You help.", "Fix it.", "Half."]
     assert continuation.branch == Branch(main.trajectory_id, 2)
-    assert helper.parent_trajectory_id == continuation.trajectory_id
+    assert (continuation.parent_trajectory_id, continuation.metadata["relation"]) == (main.trajectory_id, "compaction")
+    assert (helper.parent_trajectory_id, helper.metadata["relation"]) == (continuation.trajectory_id, "sub_agent")
     assert [item.outcome for item in (main, continuation, helper)] == [
         Outcome(),
         Outcome("scored", True, 1.0, scorer="harbor_verifier"),

@@ -280,6 +280,8 @@ def test_a_history_that_was_cut_starts_a_branch_and_the_verdict_is_the_last_ones
         ("assistant", "model", "3"),
     ]
     assert second.branch == Branch(first.trajectory_id, 2)
+    assert (second.parent_trajectory_id, second.metadata["relation"]) == (first.trajectory_id, "compaction")
+    assert (first.stop_reason, second.stop_reason) == ("compaction", "stop")
     assert first.outcome == Outcome()
     assert first.scores == []
     assert second.outcome == Outcome("scored", False, 0.0, scorer="s")
@@ -324,7 +326,7 @@ def test_sub_agents_are_children_and_scorers_are_told_apart() -> None:
     scores = {"graded": {"value": 1}, "exact": {"value": True}}
     main, sub = convert(log(messages=state, events=events, scores=scores))
     assert (main.agent, sub.agent) == ("main", "sub")
-    assert sub.parent_trajectory_id == main.trajectory_id
+    assert (sub.parent_trajectory_id, sub.metadata["relation"]) == (main.trajectory_id, "sub_agent")
     assert told(sub) == [("system", "script", "You help."), ("user", "script", "Add."), ("assistant", "model", "3")]
     assert sub.outcome == Outcome()
     assert [item["reason"] for item in main.metadata["calls_set_apart"]] == ["made by a scorer"]
@@ -354,7 +356,7 @@ def test_the_replay_at_the_start_of_a_branch_is_no_new_work() -> None:
         ("tool", "environment", "1"),
         ("assistant", "model", "One."),
     ]
-    assert fork.branch == Branch(main.trajectory_id, 3)
+    assert (fork.branch, fork.metadata["relation"]) == (Branch(main.trajectory_id, 3), "rewritten")
     assert main.metadata["calls_set_apart"][0]["reason"] == "replayed at the start of a branch"
 
 
@@ -363,7 +365,7 @@ def test_several_choices_are_branches_from_one_prompt() -> None:
     event["output"]["choices"].append({"message": answer("a2", "4"), "stop_reason": "stop"})
     first, second = convert(log(messages=[QUESTION, answer("a1", "3")], events=[event]))
     assert [told(first)[-1], told(second)[-1]] == [("assistant", "model", "3"), ("assistant", "model", "4")]
-    assert second.branch == Branch(first.trajectory_id, 1)
+    assert (second.branch, second.metadata["relation"]) == (Branch(first.trajectory_id, 1), "choice")
 
 
 def test_calls_of_a_model_that_failed_are_no_answers() -> None:
@@ -552,11 +554,12 @@ def test_real_branches_and_utility_calls() -> None:
     assert [text for _, _, text in told(main)] == ["You are the main assistant.", "go", "search", "found it"]
     assert [told(item)[-1] for item in (fork, again)] == [("assistant", "model", "ok")] * 2
     assert fork.branch == again.branch == Branch(main.trajectory_id, 2)
+    assert (fork.metadata["relation"], again.metadata["relation"]) == ("regenerated", "regenerated")
     assert [(item["call_id"], item["reason"]) for item in again.metadata["calls_set_apart"]] == [
         ("w1", "primes a cache")
     ]
     main, again = real("utility_subagent_loop.json")
-    assert again.branch == Branch(main.trajectory_id, 1)
+    assert (again.branch, again.metadata["relation"]) == (Branch(main.trajectory_id, 1), "rewritten")
     assert [(item["call_id"], item["reason"]) for item in again.metadata["calls_set_apart"]] == [
         ("m2", "a helper agent of one turn")
     ]

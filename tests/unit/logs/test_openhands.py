@@ -211,7 +211,9 @@ def test_a_condensation_starts_a_branch_with_its_summary(tmp_path: Path) -> None
         ("assistant", "model", "Done."),
     ]
     assert second.branch == Branch(first.trajectory_id, 1)
+    assert (second.parent_trajectory_id, second.metadata["relation"]) == (first.trajectory_id, "compaction")
     assert (first.terminated, second.terminated) == (False, True)
+    assert (first.stop_reason, second.stop_reason) == ("compaction", "finish")
 
 
 def test_a_folder_of_event_files_is_one_session(tmp_path: Path) -> None:
@@ -473,6 +475,7 @@ def test_a_condensation_of_the_sdk(tmp_path: Path) -> None:
         ("assistant", "model", "add"),
     ]
     assert second.branch == Branch(first.trajectory_id, 1)
+    assert (second.metadata["relation"], second.metadata["state"]) == ("compaction", STATE)
     assert (first.terminated, second.terminated) == (False, True)
 
 
