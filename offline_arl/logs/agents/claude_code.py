@@ -25,6 +25,7 @@ from offline_arl.logs.agents.claude_code_records import (
     turn_messages,
 )
 from offline_arl.logs.agents.session_tree import Entry, Node, Path, abandoned, below, grow, paths
+from offline_arl.logs.primitives.copies import as_copy
 from offline_arl.logs.primitives.values import as_object, as_text, decode_object
 from offline_arl.logs.providers.openai_messages import json_type
 from offline_arl.trajectories.schema import Branch, Message, Outcome, Producer, Score, Trajectory
@@ -186,6 +187,8 @@ class _Session:
             elif thread != MAIN_THREAD and index == copied + 1 and found[0].producer.kind == "human":
                 # The task of a sub-agent was written by the agent that started it.
                 found = [msgspec.structs.replace(m, producer=Producer("script", "parent_agent")) for m in found]
+            elif index < path.shared:
+                found = [as_copy(message) for message in found]
             messages.extend(found)
         draft = _Draft(name, thread, path, _with_names(messages), starts)
         self._drafts.append(draft)

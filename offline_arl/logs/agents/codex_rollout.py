@@ -26,6 +26,7 @@ from offline_arl.logs.agents.codex_records import (
     milliseconds,
     read_line,
 )
+from offline_arl.logs.primitives.copies import with_copied_start
 from offline_arl.logs.primitives.values import as_count, as_object, as_text, decode_object
 from offline_arl.trajectories.schema import (
     Branch,
@@ -218,7 +219,8 @@ class _Rollout:
         stretch.stop_reason = "rolled_back"
         name = f"{stretch.name} rolled back {len(self._stretches)}"
         copied = min(stretch.copied, length)
-        self._begin(_Stretch(name, stretch.messages[:length], copied=copied, branch=(stretch, length)))
+        kept = with_copied_start(stretch.messages[:length], length)
+        self._begin(_Stretch(name, kept, copied=copied, branch=(stretch, length)))
 
     def _trajectory(self, stretch: _Stretch) -> Trajectory:
         group, meta = self._group, self._meta

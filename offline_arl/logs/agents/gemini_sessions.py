@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.adapter import Assembly, Fragment, Group, RawRecord, RecordRefusedError
+from offline_arl.logs.primitives.copies import with_copied_start
 from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, decode_object, json_text
 from offline_arl.logs.providers.gemini_messages import ENVIRONMENT, convert_content, paired, response_text
 from offline_arl.logs.providers.openai_messages import json_type
@@ -175,7 +176,8 @@ class _Session:
 
     def _trajectory(self, path: _Path) -> Trajectory:
         group, fields = self._group, self._fields
-        messages = paired(path.messages)
+        branch = self._branch(path)
+        messages = with_copied_start(paired(path.messages), 0 if branch is None else branch.message_index)
         known = ("sessionId", "startTime", "lastUpdated", "messages")
         metadata = {key: value for key, value in fields.items() if key not in known and value is not None}
         identifiers = {}
@@ -194,7 +196,7 @@ class _Session:
             messages=messages,
             source=group.source(pieces),
             episode_id=as_text(fields.get("sessionId")),
-            branch=self._branch(path),
+            branch=branch,
             agent="gemini_cli",
             model=next((m.producer.name for m in messages if m.producer.kind == "model" and m.producer.name), None),
             started_at=as_text(fields.get("startTime")) or (times[0] if times else None),

@@ -15,6 +15,7 @@ import msgspec
 from offline_arl.logs.adapter import Assembly, Fragment, Group, RawRecord, RecordRefusedError, RecordSetApartError
 from offline_arl.logs.agents.pi_messages import convert_entry
 from offline_arl.logs.agents.session_tree import Entry, Node, Path, abandoned, below, grow, paths
+from offline_arl.logs.primitives.copies import with_copied_start
 from offline_arl.logs.primitives.values import as_object, as_text, decode_object
 from offline_arl.logs.providers.anthropic_messages import name_results
 from offline_arl.logs.providers.openai_messages import json_type
@@ -140,8 +141,8 @@ class _Session:
     def _trajectory(self, path: Path, ids: dict[int, str]) -> Trajectory:
         header, nodes = self._header, path.nodes
         entries = [entry for node in nodes for entry in node.entries]
-        messages = [message for node in nodes for message in node.messages]
         shared = sum(len(node.messages) for node in nodes[: path.shared])
+        messages = with_copied_start((message for node in nodes for message in node.messages), shared)
         known = ("type", "id", "timestamp", "name")
         metadata = {key: value for key, value in header.items() if key not in known and value is not None}
         parent_id: str | None = None

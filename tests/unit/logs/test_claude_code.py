@@ -125,6 +125,8 @@ def test_a_fork_gives_a_branch_and_an_unanswered_one_is_set_apart(tmp_path: Path
     assert outline(first) == ["u Sort.", "a How?", "u Quick.", "a Quick it is."]
     assert outline(second) == ["u Sort.", "a How?", "u Merge.", "a Merge it is."]
     assert (first.branch, second.branch) == (None, Branch(first.trajectory_id, 2))
+    assert (first.step_indices(), second.step_indices()) == ([1, 3], [3])  # the shared turn is a step once
+    assert second.messages[1].producer == Producer("copy", "claude")
     assert fates(contents) == ["used", "used", "set_apart", "used", "used", "used", "used"]
     assert contents.fates[2].reason == "led to no answer of the model"
 

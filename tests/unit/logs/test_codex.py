@@ -221,6 +221,8 @@ def test_turns_that_were_taken_back_are_a_branch(tmp_path: Path) -> None:
     assert [m.text for m in first.messages] == ["One.", "1", "Two.", "2"]
     assert [m.text for m in second.messages] == ["One.", "1", "Three.", "3"]
     assert second.branch == Branch(first.trajectory_id, 2)
+    assert not set(second.step_indices()) & set(range(2))  # the shared turns are steps of the first only
+    assert first.messages[1].text == second.messages[1].text
     assert [(s.name, s.message_index) for s in first.scores] == [("user_interruption", 3)]
 
 

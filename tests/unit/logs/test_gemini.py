@@ -253,6 +253,8 @@ def test_a_session_keeps_the_last_state_of_a_message_and_branches_at_a_rewind(tm
     assert outline(first) == ["u One", "a 1 +c1", "t  =c1", "u Two", "a 2"]
     assert outline(second) == ["u One", "a 1 +c1", "t  =c1", "u Three", "a 3"]
     assert second.branch == Branch(first.trajectory_id, 3)
+    assert not set(second.step_indices()) & set(range(3))  # the shared turns are steps of the first only
+    assert first.messages[1].text == second.messages[1].text
     assert (first.stop_reason, first.model, first.session_id) == ("rewound", "gemini-3", "s")
     assert first.messages[2].error == MessageError("cancelled")
     assert [(score.name, score.message_index, score.direction) for score in first.scores] == [

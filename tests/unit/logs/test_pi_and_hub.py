@@ -72,6 +72,8 @@ def test_a_pi_session_with_a_branch(tmp_path: Path) -> None:
     assert outline(first) == ["u human List.", "a model Listing.", "t environment none", "a model Empty."]
     assert outline(second)[3:] == ["u summary Left.", "u human Again.", "a model Stopped"]
     assert second.branch == Branch(first.trajectory_id, 3)
+    assert not set(second.step_indices()) & set(range(3))  # the shared turns are steps of the first only
+    assert first.messages[1].text == second.messages[1].text
     turn = first.messages[1]
     assert turn.content is not None
     assert (turn.content[0], turn.usage) == (ReasoningPart("Hm."), Usage(9, 2, 0.5))
