@@ -1,0 +1,77 @@
+"""The options by which commands say which trajectories they mean (see `workflows.filters`)."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+import typer
+
+_PANEL = "Which trajectories"
+
+
+class _Option(NamedTuple):
+    field: str  # of `workflows.filters.Filters`
+    annotation: Any
+
+
+def _texts(flag: str, help: str, metavar: str) -> Any:
+    return Annotated[list[str] | None, typer.Option(flag, metavar=metavar, help=help, rich_help_panel=_PANEL)]
+
+
+def _text(flag: str, help: str, metavar: str) -> Any:
+    return Annotated[str | None, typer.Option(flag, metavar=metavar, help=help, rich_help_panel=_PANEL)]
+
+
+_OPTIONS: dict[str, _Option] = {
+    "task_type": _Option("task_types", _texts("--task-type", "Of this task type. Repeat for several.", "TYPE")),
+    "task": _Option("tasks", _texts("--task", "Of this task_id.", "ID")),
+    "user": _Option("users", _texts("--user", "Of this user_id.", "ID")),
+    "session": _Option("sessions", _texts("--session", "Of this session_id.", "ID")),
+    "split": _Option("splits", _texts("--split", "In this split.", "NAME")),
+    "log_format": _Option("formats", _texts("--format", "Ingested from this log format.", "NAME")),
+    "model": _Option("models", _texts("--model", "Made by this model.", "NAME")),
+    "outcome": _Option(
+        "outcomes",
+        Annotated[
+            list[Literal["success", "failure", "unscored", "error"]] | None,
+            typer.Option("--outcome", help="With this outcome; error: the harness crashed.", rich_help_panel=_PANEL),
+        ],
+    ),
+    "since": _Option("since", _text("--since", "Begun at this time or later.", "DATE")),
+    "until": _Option("until", _text("--until", "Begun before this time.", "DATE")),
+    "where": _Option("where", _text("--where", "A condition in SQL: success AND n_steps > 3", "SQL")),
+}
+OPTIONS = tuple(f"--{'format' if name == 'log_format' else name.replace('_', '-')}" for name in _OPTIONS)
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def with_filters(command: Command) -> Command:
+    """Give a command the options; its parameter `filters` gets what they say as `workflows.filters.Filters`."""
+    signature = inspect.signature(command)
+
+    @functools.wraps(command)
+    def filled(**given: Any) -> None:
+        from offline_arl.workflows.filters import Filters
+
+        asked = {option.field: given.pop(name) for name, option in _OPTIONS.items()}
+        # An empty text, as from an unset shell variable, is not "no filter": Filters refuses it or finds nothing.
+        filters: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in asked.items()
+            if value not in (None, [])
+        }
+        command(filters=Filters(**filters), **given)
+
+    kept = [parameter for name, parameter in signature.parameters.items() if name != "filters"]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option.annotation)
+        for name, option in _OPTIONS.items()
+    ]
+    # typer reads both: the parameters and their order here, their types there.
+    filled.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+    filled.__annotations__ = {parameter.name: parameter.annotation for parameter in (*kept, *added)}
+    return filled  # type: ignore[return-value]
