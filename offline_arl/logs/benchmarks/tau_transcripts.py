@@ -1,7 +1,8 @@
 r"""Few-shot transcripts of tau-bench: JSON Lines of `{"messages_display": "user: ...\nassistant: ..."}`.
 
 The transcripts hold texts only. An assistant turn that called a tool stands there as "None"; its calls are lost, so
-that it is not trained on.
+that it is not trained on. Transcripts end like the episodes of `tau_bench`, where the tool that hands over to a person
+is known by its answer only.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import re
 from typing import Any
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError
+from offline_arl.logs.benchmarks.tau_bench import STOP_TEXT
 from offline_arl.logs.primitives.values import decode_object
 from offline_arl.logs.providers.openai_messages import json_type
 from offline_arl.trajectories.schema import Message, Producer, Role, TextPart, Trajectory
+
+HANDOVER_ANSWER = "Transfer successful"
 
 _TURN = re.compile(r"^(user|assistant|tool|system): ?", re.MULTILINE)
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "tool": "tool", "system": "system"}
@@ -46,11 +50,14 @@ class TauTranscriptsAdapter:
         if not isinstance(text, str):
             raise RecordRefusedError(f"messages_display: expected a string, got {json_type(text)}")
         messages = _messages(text)
+        stop_reason = _ending(messages[-1])
         return [
             Trajectory(
                 trajectory_id=record.trajectory_id(),
                 messages=messages,
                 source=record.source(self.name),
+                terminated=stop_reason is not None,
+                stop_reason=stop_reason,
                 metadata=values,
             )
         ]
@@ -62,6 +69,12 @@ def _messages(text: str) -> list[Message]:
         raise RecordRefusedError("messages_display: does not start with a turn such as 'user: '")
     ends = [turn.start() for turn in turns[1:]] + [len(text) + 1]
     return [_message(turn[1], text[turn.end() : end - 1]) for turn, end in zip(turns, ends, strict=True)]
+
+
+def _ending(last: Message) -> str | None:
+    if last.role == "user" and STOP_TEXT in last.text:
+        return "user_stop"
+    return "handover" if last.role == "tool" and last.text.strip() == HANDOVER_ANSWER else None
 
 
 def _message(role: str, text: str) -> Message:

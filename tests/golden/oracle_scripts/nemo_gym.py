@@ -2,9 +2,10 @@
 
 Run: `python tests/golden/oracle_scripts/nemo_gym.py`. A turn of the model is all that it put out (reasoning, text,
 calls) up to the next result of a tool or message of the environment. The reward is on the verifier's own scale (-1 to
-1, 0 to 2, ...), so it tells no success. Judgements beside it: the verifier's fields of SCORES where they are not null;
-`correctness`, `schema_valid` and `format` only repeat `reward_components`. Terminated and truncated are compared
-where the row has them. Tools are compared where the request lists any: agents with tools of their own list none.
+1, 0 to 2, ...), so it tells no success. Judgements beside it: the verifier's fields of SCORES where they are not null
+(`num_correct` may as well be taken for a plain count; the adapter's reading is kept). `correctness`, `schema_valid`
+and `format` only repeat `reward_components`. Terminated and truncated are compared where the row has them. Tools are
+compared where the request lists any: agents with tools of their own list none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from oracle import REAL_LOGS, message, write_oracle
 
 Row = dict[str, Any]
-SCORES = ("library_reward", "tool_name_match", "target_match", "similarity_score", "diff_size_penalty")
+SCORES = ("library_reward", "tool_name_match", "target_match", "similarity_score", "diff_size_penalty", "num_correct")
 FOLDER = REAL_LOGS / "nemo-gym"
 ROLLOUTS = (
     "blackjack.example_rollouts.jsonl",

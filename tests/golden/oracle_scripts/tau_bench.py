@@ -4,12 +4,16 @@ Run: `python tests/golden/oracle_scripts/tau_bench.py`. In the result file every
 (call ids are used again within an episode, so the id alone does not tell). An episode ends when the simulated user
 says ###STOP### or when the agent hands over to a human; the other 5 have 30 actions (62 messages), which is
 tau-bench's limit of steps. The reward is 1 or 0; the text of a failed tool ("Error: ...") carries no mark as an error.
+The few-shot transcripts are one text each, a turn for each line that starts with a role. A turn that called a tool
+reads "assistant: None": its calls are lost, so that a tool message answers nothing.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +54,26 @@ def episode(result: Row, group: int) -> Row:
     }
 
 
+def transcript(text: str) -> Row:
+    turns = [turn.partition(": ") for turn in re.split(r"\n(?=(?:user|assistant|tool): )", text)]
+    roles = [role for role, _, _ in turns]
+    assert roles[0] == "user"
+    assert all(previous != role for previous, role in pairwise(roles))
+    stopped = roles[-1] == "user" and "###STOP###" in turns[-1][2]
+    return {
+        "messages": [
+            message(role, "" if role == "assistant" and content == "None" else content) for role, _, content in turns
+        ],
+        "outcome": {"status": "unscored", "success": None, "score": None},
+        "scores": [],
+        "branch": None,
+        "parent": None,
+        "terminated": stopped or turns[-1] == ("tool", ": ", "Transfer successful"),
+        "truncated": False,
+        "tools": None,
+    }
+
+
 if __name__ == "__main__":
     file = "tau-bench/gpt-4o-airline.json"
     results = json.loads((REAL_LOGS / file).read_text())
@@ -62,10 +86,7 @@ if __name__ == "__main__":
 
     file = "tau-bench/MockAirlineDomainEnv-few_shot.jsonl"
     lines = [json.loads(line) for line in (REAL_LOGS / file).read_text().split("\n") if line]
-    assert all(list(line) == ["messages_display"] and isinstance(line["messages_display"], str) for line in lines)
-    reason = (
-        "transcripts as one plain text each: the tool calls are lost (a turn that called a tool reads 'assistant: "
-        "None'), and a line of a message cannot be told from the start of the next message"
-    )
-    oracle = {"made_by": "by hand", "records": {"set_apart": len(lines)}, "no_trajectory": reason, "trajectories": []}
-    write_oracle(file, oracle)
+    assert all(list(line) == ["messages_display"] for line in lines)
+    trajectories = [transcript(line["messages_display"]) for line in lines]
+    made_by = "plain text reading; setting the file apart, as a text that lost its tool calls, would be as right"
+    write_oracle(file, {"made_by": made_by, "records": {"used": len(lines)}, "trajectories": trajectories})

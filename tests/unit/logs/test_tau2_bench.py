@@ -289,6 +289,19 @@ def test_transcripts(tmp_path: Path) -> None:
     ]
 
 
+def test_how_transcripts_end(tmp_path: Path) -> None:
+    path = tmp_path / "few_shot.jsonl"
+    ends = [
+        "user: Thanks! ###STOP###",
+        "tool: Transfer successful",
+        "tool: ###STOP###",
+        "assistant: Transfer successful",
+    ]
+    path.write_text("".join(json.dumps({"messages_display": f"user: Hi.\n{end}"}) + "\n" for end in ends))
+    found = [(row.terminated, row.truncated, row.stop_reason) for row in read_logs(path).trajectories]
+    assert found == [(True, False, "user_stop"), (True, False, "handover"), (False, False, None), (False, False, None)]
+
+
 def test_the_real_transcripts() -> None:
     path = REAL_LOGS / "tau-bench/MockAirlineDomainEnv-few_shot.jsonl"
     if not path.exists():
