@@ -27,7 +27,8 @@ def judgements(root: Path, parts: Sequence[Part], void: Void, sessions: pl.LazyF
     Returns:
         Columns COLUMNS. `target` and `target_id` are null for judgements of the trajectory's own record. What came
         apart has one row for each trajectory of its session or trace, and a null trajectory_id as long as the
-        store holds none.
+        store holds none. What is about a call that made no message is about the trajectories that name the call
+        among their identifiers.
     """
     own = scan(root, parts, "scores", JUDGEMENT_COLUMNS, void).with_columns(
         pl.lit(None, pl.String()).alias("target"), pl.lit(None, pl.String()).alias("target_id")
@@ -41,13 +42,14 @@ def judgements(root: Path, parts: Sequence[Part], void: Void, sessions: pl.LazyF
         return identities.filter(pl.col("kind") == kind).select("trajectory_id", "id", "at")
 
     nowhere = pl.lit(None, pl.Int64()).alias("at")
+    runs = of_kind("trace").unique(maintain_order=True)
+    calls = of_kind("call")
     names = {
         "trajectory": sessions.select("trajectory_id", pl.col("trajectory_id").alias("id"), nowhere),
         "session": sessions.select("trajectory_id", pl.col("session_id").alias("id"), nowhere),
-        "trace": identities.filter(pl.col("kind") == "trace")
-        .select("trajectory_id", "id", "at")
-        .unique(maintain_order=True),
-        "call": identities.filter(pl.col("kind") == "call").select("trajectory_id", "id", "at"),
+        "trace": runs,
+        # A call that made no message (a chain, an agent's run) encloses messages: its id is one of the trajectory.
+        "call": pl.concat([calls, runs.join(calls, on="id", how="anti", maintain_order="left")]),
     }
     apart = [
         feedback.filter(pl.col("target") == target)

@@ -201,7 +201,8 @@ class Feedback(msgspec.Struct, frozen=True, omit_defaults=True):
     """A judgement that is kept apart from what it judges, and the id by which the two are joined.
 
     `target_id` is a trajectory id, a trace or run id (`Trajectory.identifiers`), a session id
-    (`Trajectory.session_id`) or the id of a message or model call (`Message.id`), as `target` says.
+    (`Trajectory.session_id`) or the id of a message or model call (`Message.id`; a run that encloses messages:
+    `Trajectory.identifiers`), as `target` says.
     """
 
     target: FeedbackTarget

@@ -100,6 +100,29 @@ def test_feedback_is_joined_by_each_kind_of_id(store: Store) -> None:
     )
 
 
+def test_feedback_on_a_run_that_made_no_message_is_about_the_trajectories_that_name_it(store: Store) -> None:
+    """Platforms judge enclosing runs and observations; adapters keep the ids of these among the identifiers."""
+    with store.writer() as writer:
+        writer.add(make("a", identifiers={"trace": "trace-a", "operation": "chain", "operation_2": "graph"}))
+        writer.add(make("b", identifiers={"trace": "trace-b", "operation": "b-1"}))
+        writer.add(make("c", identifiers={"trace": "trace-c", "operation": "a-1"}))
+        writer.add_feedback(
+            [
+                feedback("call", "graph", "on a run"),
+                feedback("call", "chain", "on a run with a message", message_index=1),
+                feedback("call", "a-1", "on a message that c names too"),
+                feedback("call", "b-1", "on a message"),
+            ]
+        )
+    assert set(found(store)) == {
+        ("on a message", "b", 1),
+        ("on a message that c names too", "a", 1),
+        ("on a run", "a", None),
+        ("on a run with a message", "a", 1),
+    }
+    assert store.feedback.collect().height == 4
+
+
 def test_a_judgement_keeps_all_it_says(store: Store) -> None:
     score = Score(
         "toxicity",
