@@ -93,7 +93,8 @@ def _trajectory(
     model: str | None,
     failure: str | None,
 ) -> Trajectory:
-    tools = responses_tools(request.get("tools") or response.get("tools"), "responses_create_params.tools")
+    # An empty list is what Gym fills in: agents with tools of their own (Claude Code, Pi) have it too.
+    tools = responses_tools(request.get("tools") or response.get("tools") or None, "responses_create_params.tools")
     agent = as_text(as_object(values.get("agent_ref")).get("name"))
     task_id = _task_id(values.get("_ng_task_index"), agent)
     components = _components(values.get("reward_components"))

@@ -4,8 +4,8 @@ Run: `python tests/golden/oracle_scripts/nemo_gym.py`. A turn of the model is al
 calls) up to the next result of a tool or message of the environment. The reward is on the verifier's own scale (-1 to
 1, 0 to 2, ...), so it tells no success. Judgements beside it: the verifier's fields of SCORES where they are not null
 (`num_correct` may as well be taken for a plain count; the adapter's reading is kept). `correctness`, `schema_valid`
-and `format` only repeat `reward_components`. Terminated and truncated are compared where the row has them. Tools are
-compared where the request lists any: agents with tools of their own list none.
+and `format` only repeat `reward_components`. Terminated and truncated are compared where the row has them, or an agent
+`finished_naturally`. An empty list of tools says nothing: agents that use tools of their own list none.
 """
 
 from __future__ import annotations
@@ -84,10 +84,12 @@ def rollout(row: Row, tasks: list[Any]) -> Row:
         "model": row["response"]["model"],
     }
     oracle |= {key: row[key] for key in ("terminated", "truncated") if key in row}
+    if row.get("finished_naturally"):
+        oracle |= {"terminated": True, "truncated": False}
     if "_ng_task_index" in row:
         oracle["group"] = tasks.index(row["_ng_task_index"])
-    if tools := row["responses_create_params"].get("tools"):
-        oracle["tools"] = [tool["name"] for tool in tools]
+    tools = row["responses_create_params"].get("tools")
+    oracle["tools"] = [tool["name"] for tool in tools] if tools else None
     return oracle
 
 

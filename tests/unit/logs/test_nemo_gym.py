@@ -10,7 +10,7 @@ import pytest
 
 from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.trajectories.schema import Outcome, Producer, ReasoningPart, TokenRecord
-from offline_arl.trajectories.validate import errors_of
+from offline_arl.trajectories.validate import errors_of, problems_of
 
 REAL_LOGS = Path(__file__).resolve().parents[4] / "shared/real_logs/nemo-gym"
 
@@ -104,6 +104,13 @@ def test_real_reasoning_text_and_call_are_one_turn() -> None:
     tools = first.tools_at(0)
     assert tools is not None
     assert [tool["function"]["name"] for tool in tools] == ["peers", "web_chain_details"]
+
+
+@pytest.mark.parametrize("name", ["claude_code_agent.example_math_rollouts.jsonl", "pi_agent.example_rollout.jsonl"])
+def test_real_agents_with_tools_of_their_own_call_no_unknown_tools(name: str) -> None:
+    trajectories = real(name).trajectories
+    assert [trajectory.tools_at(0) for trajectory in trajectories] == [None] * 5
+    assert [problems_of(trajectory) for trajectory in trajectories] == [[]] * 5
 
 
 REQUEST = {"input": [{"role": "user", "content": "2+3?"}], "instructions": "Add."}
