@@ -20,7 +20,7 @@ from offline_arl.logs.telemetry.spans import span_identity, time_text
 from offline_arl.trajectories.schema import MessageError, Usage
 from offline_arl.trajectories.validate import errors_of
 
-REAL_LOGS = Path(__file__).resolve().parents[4] / "shared/real_logs"
+REAL_LOGS = Path(__file__).resolve().parents[5] / "shared/real_logs"
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
 OPENINFERENCE = {
     "openinference.span.kind": "LLM",

@@ -12,7 +12,7 @@ import pytest
 from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.trajectories.schema import Branch, MessageError, Outcome, Producer, Trajectory, Usage
 
-REAL_LOGS = Path(__file__).resolve().parents[4] / "shared/real_logs/claude-code"
+REAL_LOGS = Path(__file__).resolve().parents[5] / "shared/real_logs/claude-code"
 SESSION = "s"
 Record = dict[str, Any]
 

@@ -12,7 +12,7 @@ from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.trajectories.schema import Outcome, Producer, ReasoningPart, TokenRecord
 from offline_arl.trajectories.validate import errors_of, problems_of
 
-REAL_LOGS = Path(__file__).resolve().parents[4] / "shared/real_logs/nemo-gym"
+REAL_LOGS = Path(__file__).resolve().parents[5] / "shared/real_logs/nemo-gym"
 
 
 def real(name: str) -> LogContents:

@@ -13,7 +13,7 @@ from offline_arl.logs.reading import read_logs
 from offline_arl.trajectories.schema import Outcome, Producer, Trajectory, Usage
 from offline_arl.trajectories.validate import problems_of
 
-REAL_LOGS = Path(__file__).resolve().parents[4] / "shared/real_logs/swe-agent"
+REAL_LOGS = Path(__file__).resolve().parents[5] / "shared/real_logs/swe-agent"
 Value = dict[str, Any]
 
 

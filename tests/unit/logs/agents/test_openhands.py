@@ -25,7 +25,7 @@ from offline_arl.trajectories.schema import (
     Usage,
 )
 
-REAL_LOGS = Path(__file__).resolve().parents[4] / "shared/real_logs/openhands"
+REAL_LOGS = Path(__file__).resolve().parents[5] / "shared/real_logs/openhands"
 Value = dict[str, Any]
 
 

@@ -17,7 +17,7 @@ from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.logs.records import LogFile, read_records
 from offline_arl.trajectories.schema import Branch, ReasoningPart, TextPart, Trajectory, Usage
 
-REAL_LOGS = Path(__file__).resolve().parents[4] / "shared/real_logs"
+REAL_LOGS = Path(__file__).resolve().parents[5] / "shared/real_logs"
 REQUEST = {"model": "m", "messages": [{"role": "user", "content": "q"}]}
 RESPONSE = {
     "object": "chat.completion",

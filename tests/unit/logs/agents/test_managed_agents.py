@@ -13,7 +13,7 @@ from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.trajectories.schema import MessageError, Outcome, Producer, ReasoningPart, Usage
 
 REAL_LOG = (
-    Path(__file__).resolve().parents[4]
+    Path(__file__).resolve().parents[5]
     / "shared/real_logs/anthropic-managed-agents/anthropic_managed_custom_tools.jsonl"
 )
 

@@ -12,7 +12,7 @@ from offline_arl.logs.adapter import Feedback
 from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.trajectories.schema import Message, Trajectory, Usage
 
-REAL_LOGS = Path(__file__).resolve().parents[4] / "shared/real_logs"
+REAL_LOGS = Path(__file__).resolve().parents[5] / "shared/real_logs"
 needs_real_logs = pytest.mark.skipif(not REAL_LOGS.exists(), reason="the real logs are not here")
 Record = dict[str, Any]
 CALL = {"id": "c1", "type": "function", "function": {"name": "w", "arguments": '{"city":"Rome"}'}}

@@ -12,7 +12,7 @@ import pytest
 from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.trajectories.schema import Branch, Message, MessageError, Producer, ReasoningPart, TextPart, Usage
 
-REAL_LOG = Path(__file__).resolve().parents[4] / "shared/real_logs/codex-rollout/session_with_compaction.jsonl"
+REAL_LOG = Path(__file__).resolve().parents[5] / "shared/real_logs/codex-rollout/session_with_compaction.jsonl"
 Record = dict[str, Any]
 PARENT = "019e0000-0000-7000-8000-000000000001"
 CHILD = "019e0000-9000-7000-8000-000000000002"

@@ -15,7 +15,7 @@ from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.logs.records import LogFile, read_records
 from offline_arl.trajectories.schema import MessageError, Outcome, Producer, Trajectory, Usage
 
-REAL_LOGS = Path(__file__).resolve().parents[4] / "shared/real_logs"
+REAL_LOGS = Path(__file__).resolve().parents[5] / "shared/real_logs"
 Value = dict[str, Any]
 TOOL = {"name": "get", "doc": "Get a line.", "params": {"type": "object", "properties": {}}, "returns": {}}
 INFO = {

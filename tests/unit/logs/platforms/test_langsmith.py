@@ -11,7 +11,7 @@ import pytest
 from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.trajectories.schema import Message, Trajectory, Usage
 
-REAL_LOGS = Path(__file__).resolve().parents[4] / "shared/real_logs/langsmith"
+REAL_LOGS = Path(__file__).resolve().parents[5] / "shared/real_logs/langsmith"
 Record = dict[str, Any]
 LC = ["langchain", "schema", "messages"]
 TOOLS = [{"type": "function", "function": {"name": "w", "parameters": {"type": "object"}}}]

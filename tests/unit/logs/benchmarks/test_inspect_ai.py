@@ -25,7 +25,7 @@ from offline_arl.trajectories.schema import (
 )
 from offline_arl.trajectories.validate import problems_of
 
-REAL_LOGS = Path(__file__).resolve().parents[4] / "shared/real_logs/inspect-ai"
+REAL_LOGS = Path(__file__).resolve().parents[5] / "shared/real_logs/inspect-ai"
 Value = dict[str, Any]
 EVALUATION = {
     "task": "sums",

@@ -24,7 +24,7 @@ from offline_arl.trajectories.schema import (
     Usage,
 )
 
-REAL_LOGS = Path(__file__).resolve().parents[4] / "shared/real_logs"
+REAL_LOGS = Path(__file__).resolve().parents[5] / "shared/real_logs"
 
 
 def read(folder: Path, records: Sequence[Any], name: str = "log.jsonl") -> LogContents:

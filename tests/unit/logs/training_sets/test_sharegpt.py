@@ -13,7 +13,7 @@ from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.trajectories.schema import Branch, FilePart, ImagePart, Outcome, ReasoningPart, TextPart
 from offline_arl.trajectories.validate import errors_of
 
-REAL_LOGS = Path(__file__).resolve().parents[4] / "shared/real_logs"
+REAL_LOGS = Path(__file__).resolve().parents[5] / "shared/real_logs"
 
 
 def read(tmp_path: Path, *rows: Any, format: str = "sharegpt") -> LogContents:
