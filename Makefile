@@ -4,6 +4,7 @@
 #   make test         the tests (make test-all adds the slow ones)
 #   make check        style, types, layers, schemas and notebooks in sync
 #   make bench        timings (tests/benchmarks)
+#   make fuzz         10,000 broken copies of the real logs, and 20 kills (an hour)
 #   make clean        remove .venv and caches; runs/ stays
 #
 # PYTHON=python3.12 picks the interpreter; EXTRAS=train,notebooks,dev leaves vLLM out.
@@ -31,7 +32,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Nothing is downloaded from a model hub by a test or the quickstart.
 quickstart test test-all bench: export HF_HUB_OFFLINE = 1
 
-.PHONY: install quickstart test test-all check format bench clean
+.PHONY: install quickstart test test-all check format bench fuzz clean
 .DEFAULT_GOAL := install
 
 install: $(STAMP)
@@ -71,6 +72,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m pytest tests/benchmarks -s $(ARGS)
+
+fuzz: $(STAMP)
+	OFFLINE_ARL_MUTANTS=10000 OFFLINE_ARL_KILLS=20 $(BIN)/python -m pytest tests/hostile tests/e2e/test_ingest_kill.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
