@@ -9,11 +9,12 @@ import typer
 
 from offline_arl.cli.options import Json, Store, example, path
 from offline_arl.cli.output import Output, print_error, table
-from offline_arl.errors import DataError, OfflineArlError
+from offline_arl.errors import DataError, OfflineArlError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from offline_arl.logs.redaction.config import RedactionConfig
     from offline_arl.workflows.ingest_report import IngestReport
 
 
@@ -33,6 +34,17 @@ def ingest(
     ] = "auto",
     engine: Annotated[Literal["local", "ray"], typer.Option(help="Where the work is done.")] = "local",
     workers: Annotated[int, typer.Option(help="Processes that read in parallel.", min=1)] = 1,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Replace secrets and personal data by stable placeholders.")
+    ] = False,
+    redact_pattern: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=REGEX", help="Redact what this matches too, as <NAME_...>; repeatable."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="REGEX", help="Do not redact values that this matches whole; repeatable."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Read agent logs into a trajectory store; what is there already is not added again.
@@ -51,6 +63,7 @@ def ingest(
                 format=log_format,
                 engine=engine,
                 workers=workers,
+                redact=_redaction(redact, redact_pattern or [], keep or []),
                 progress=lambda done, total: progress("megabytes", done, total),
             )
             if report.all_refused:
@@ -62,11 +75,25 @@ def ingest(
         raise typer.Exit(error.exit_code) from error
 
 
+def _redaction(redact: bool, patterns: list[str], keep: list[str]) -> bool | RedactionConfig:
+    if not patterns and not keep:
+        return redact
+    if not redact:
+        raise UsageError("--redact-pattern and --keep say how to redact; add --redact")
+    from offline_arl.logs.redaction.config import redaction_config
+
+    named = dict(pattern.partition("=")[::2] for pattern in patterns)
+    return redaction_config(patterns=named, keep=tuple(keep))
+
+
 def _draw_report(console: Console, report: IngestReport, store: Path) -> None:
     counts = report.to_json()
     formats, findings, set_apart = (counts.pop(name) for name in ("by_format", "findings", "set_apart_reasons"))
+    redactions = counts.pop("redactions", {})
     rows = [[name.replace("_", " "), _number(value)] for name, value in counts.items()]
-    table(console, ["ingested", ""], rows + [[f"format {name}", str(value)] for name, value in formats.items()])
+    rows += [[f"format {name}", str(value)] for name, value in formats.items()]
+    rows += [[f"redacted {name.replace('_', ' ')}", str(value)] for name, value in redactions.items()]
+    table(console, ["ingested", ""], rows)
     for code, count in findings.items():
         console.print(f"found: {code} ({count} times)", markup=False)
     for reason, count in set_apart.items():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -28,6 +29,9 @@ from offline_arl.logs.adapter import (
 from offline_arl.logs.records import explain
 from offline_arl.trajectories.encoding import EncodedTrajectory, encode_trajectory
 from offline_arl.trajectories.schema import Trajectory
+
+if TYPE_CHECKING:  # redaction is loaded by those who ask for it
+    from offline_arl.logs.redaction.redactor import Redactor
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -90,6 +94,7 @@ class Converted:
     fragments: Sequence[Fragment] = ()
     refused: str | None = None
     set_apart: str | None = None
+    redacted: bytes | None = None  # the redacted record, where it was refused and differs from the record
 
 
 @dataclass(frozen=True)
@@ -99,12 +104,41 @@ class EncodedGroup:
     fates: list[tuple[PieceFate, str]]
     encoded: Sequence[EncodedTrajectory] = ()
     feedback: Sequence[Feedback] = ()
+    redactions: Mapping[str, int] = field(default_factory=dict)
 
 
-def convert_record(adapter: LogAdapter, real_path: str, record: RawRecord) -> Converted:
-    """Convert and encode one record; whatever is wrong with it becomes the reason of a refusal."""
-    key = record_key(record, real_path)
-    split = split_record(adapter, record)
+def convert_records(
+    adapter: LogAdapter | None, real_path: str, records: Sequence[RawRecord], redactor: Redactor | None = None
+) -> list[Converted]:
+    """Convert and encode records; whatever is wrong with one becomes the reason of its refusal.
+
+    Args:
+        adapter: Of their format; None where they are of no known one, so that each has a problem.
+        real_path: The file's resolved path.
+        records: Of one file.
+        redactor: Redacts the records before they are converted, and what they became; counts on its own.
+    """
+    if redactor is None:
+        return [_encoded(record_key(record, real_path), _split(adapter, record)) for record in records]
+    redacted = redactor.records(records)
+    splits = _redacted([_split(adapter, record) for record in redacted], redactor)
+    converted = []
+    for before, after, split in zip(records, redacted, splits, strict=True):
+        result = _encoded(record_key(before, real_path), split)
+        if result.refused is not None:
+            raw = None if after is before else after.raw
+            result = replace(result, refused=redactor.text(result.refused), redacted=raw)
+        converted.append(result)
+    return converted
+
+
+def _split(adapter: LogAdapter | None, record: RawRecord) -> SplitRecord:
+    if adapter is None:
+        return SplitRecord(refused=record.problem or "not of a known log format")
+    return split_record(adapter, record)
+
+
+def _encoded(key: bytes, split: SplitRecord) -> Converted:
     try:
         encoded = [encode_trajectory(trajectory) for trajectory in split.trajectories]
     except DataError as error:
@@ -112,17 +146,49 @@ def convert_record(adapter: LogAdapter, real_path: str, record: RawRecord) -> Co
     return Converted(key, encoded, split.feedback, split.fragments, split.refused, split.set_apart)
 
 
-def assemble_and_encode(format: str, key: str | None, pieces: Sequence[tuple[PiecePosition, bytes]]) -> EncodedGroup:
+def _redacted(splits: Sequence[SplitRecord], redactor: Redactor) -> list[SplitRecord]:
+    """Redact what records became, all of it at once, which is faster; one by one where that fails."""
+    from offline_arl.logs.redaction.results import redact_feedback, redact_trajectories
+
+    try:
+        trajectories = iter(redact_trajectories([item for split in splits for item in split.trajectories], redactor))
+        feedback = iter(redact_feedback([item for split in splits for item in split.feedback], redactor))
+    except DataError as error:
+        if len(splits) == 1:
+            return [SplitRecord(refused=str(error))]
+        return [part for split in splits for part in _redacted([split], redactor)]
+    return [
+        replace(
+            split,
+            trajectories=list(islice(trajectories, len(split.trajectories))),
+            feedback=list(islice(feedback, len(split.feedback))),
+        )
+        if split.trajectories or split.feedback
+        else split
+        for split in splits
+    ]
+
+
+def assemble_and_encode(
+    format: str, key: str | None, pieces: Sequence[tuple[PiecePosition, bytes]], redactor: Redactor | None = None
+) -> EncodedGroup:
     """Assemble the pieces of one group (in the order of their files) and encode what they become.
 
     A trajectory that cannot be stored refuses the whole group: which pieces are at fault is not known.
     """
     assembled = assemble_group(format, key, pieces)
+    trajectories, feedback = assembled.trajectories, assembled.feedback
     try:
-        encoded = [encode_trajectory(trajectory) for trajectory in assembled.trajectories]
+        if redactor is not None:
+            from offline_arl.logs.redaction.results import redact_feedback, redact_trajectories
+
+            trajectories = redact_trajectories(trajectories, redactor)
+            feedback = redact_feedback(feedback, redactor)
+        encoded = [encode_trajectory(trajectory) for trajectory in trajectories]
     except DataError as error:
         return EncodedGroup([("refused", str(error))] * len(pieces))
-    return EncodedGroup(assembled.fates, encoded, assembled.feedback)
+    counts = {} if redactor is None else redactor.take_counts()
+    return EncodedGroup(assembled.fates, encoded, feedback, counts)
 
 
 def split_record(adapter: LogAdapter, record: RawRecord) -> SplitRecord:

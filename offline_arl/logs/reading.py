@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from offline_arl.errors import DataError
 from offline_arl.logs.adapter import Feedback, LogAdapter, RawRecord, adapter_named
@@ -14,6 +14,10 @@ from offline_arl.logs.convert import AssembledGroup, PiecePosition, assemble_gro
 from offline_arl.logs.detect import PROBE_RECORDS, detect_records
 from offline_arl.logs.records import LogFile, read_records
 from offline_arl.trajectories.schema import Trajectory
+
+if TYPE_CHECKING:  # redaction is loaded by those who ask for it
+    from offline_arl.logs.redaction.config import RedactionConfig
+    from offline_arl.logs.redaction.redactor import Redactor
 
 Fate = Literal["used", "duplicate", "set_apart", "refused"]
 # A record with several pieces is used if one of them is; else it has the first of these that one of them has.
@@ -43,13 +47,22 @@ class LogContents:
         return sum(1 for item in self.fates if item.fate == fate)
 
 
-def read_logs(paths: str | Path | Iterable[str | Path], *, format: str = "auto") -> LogContents:
+def read_logs(
+    paths: str | Path | Iterable[str | Path], *, format: str = "auto", redact: bool | RedactionConfig = False
+) -> LogContents:
     """Read log files whole, in memory. For much data use `workflows.ingest`, which does the same in bounded memory.
+
+    Args:
+        paths: The files.
+        format: Name of a log format, or "auto" to find out for each file.
+        redact: Replace secrets and personal data; the placeholders are others at every call.
 
     Raises:
         DataError: A file cannot be opened.
         UsageError: The format is unknown.
+        MissingDependencyError: Redaction needs a package that is not installed.
     """
+    redactor = _redactor(redact)
     contents = LogContents()
     fates: dict[tuple[str, int], list[tuple[Fate, str]]] = {}
     records: dict[tuple[str, int], RawRecord] = {}
@@ -59,6 +72,8 @@ def read_logs(paths: str | Path | Iterable[str | Path], *, format: str = "auto")
         found, adapter = _with_adapter(file, format)
         if adapter is not None:
             contents.formats[str(path)] = adapter.name
+        if redactor is not None:
+            found = redactor.records(list(found))
         for record in found:
             place = (record.file, record.position)
             records[place] = record
@@ -86,8 +101,21 @@ def read_logs(paths: str | Path | Iterable[str | Path], *, format: str = "auto")
             fates[place].append((fate, reason))
     for place, record in records.items():
         fate, reason = min(fates[place], key=lambda item: _FATES.index(item[0]))
-        contents.fates.append(RecordFate(record, fate, reason))
+        contents.fates.append(RecordFate(record, fate, reason if redactor is None else redactor.text(reason)))
+    if redactor is not None:
+        from offline_arl.logs.redaction.results import redact_feedback, redact_trajectories
+
+        contents.trajectories = redact_trajectories(contents.trajectories, redactor)
+        contents.feedback = redact_feedback(contents.feedback, redactor)
     return contents
+
+
+def _redactor(redact: bool | RedactionConfig) -> Redactor | None:
+    if redact is False:
+        return None
+    from offline_arl.logs.redaction.plan import redactor_in_memory
+
+    return redactor_in_memory(redact)
 
 
 def _with_adapter(file: LogFile, format: str) -> tuple[Iterable[RawRecord], LogAdapter | None]:

@@ -8,14 +8,17 @@ trace) that got new pieces. Both commit part by part, so an interrupted ingestio
 from __future__ import annotations
 
 import gc
+import hashlib
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from offline_arl.logs.adapter import LogAdapter, RawRecord, adapter_named
 from offline_arl.logs.convert import (
@@ -23,7 +26,7 @@ from offline_arl.logs.convert import (
     EncodedGroup,
     PiecePosition,
     assemble_and_encode,
-    convert_record,
+    convert_records,
     record_key,
 )
 from offline_arl.logs.detect import PROBE_RECORDS, detect_records
@@ -34,6 +37,10 @@ from offline_arl.trajectories.store import Store
 from offline_arl.trajectories.writer import RefusedRecord, StoreWriter
 from offline_arl.workflows.executors import Engine, Executor, executor
 from offline_arl.workflows.ingest_report import UNKNOWN_FORMAT, IngestReport, Tally
+
+if TYPE_CHECKING:  # redaction is loaded by those who ask for it
+    from offline_arl.logs.redaction.config import RedactionConfig
+    from offline_arl.logs.redaction.plan import RedactionPlan
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +69,7 @@ def ingest(
     format: str = "auto",
     engine: Engine = "local",
     workers: int = 1,
+    redact: bool | RedactionConfig = False,
     progress: Progress | None = None,
 ) -> IngestReport:
     """Read log files into a trajectory store, which is made if it is missing.
@@ -76,37 +84,66 @@ def ingest(
         format: Name of a log format, or "auto" to find out for each file.
         engine: "local", or "ray" to convert on a Ray cluster; the result is the same.
         workers: Processes that convert records; 1 converts in this process. The result is the same.
+        redact: Replace secrets and personal data by placeholders before anything of a record is written (see
+            docs/redaction.md); True for the defaults. A store holds redacted records only, or none.
         progress: Called now and then with megabytes read and megabytes in all.
 
     Raises:
         DataError: A source does not exist or cannot be read, or a folder holds no files.
-        UsageError: The format or engine is unknown, `workers` is not positive, or another writer is at work.
+        UsageError: The format or engine is unknown, `workers` is not positive, another writer is at work, or the
+            store's records were redacted in another way than `redact` says.
+        MissingDependencyError: Redaction, or reading a file, needs a package that is not installed.
     """
     started = time.perf_counter()
     adapter = None if format == "auto" else adapter_named(format)
     with executor(engine, workers) as pool:
         found = find_files([sources] if isinstance(sources, (str, Path)) else list(sources))
-        if not isinstance(store, Store):
-            store = Store.create(store, exist_ok=True)
-        tally = Tally()
+        store, plan = _open_store(store, redact)
+        convert = partial(_convert_chunk, plan=plan)
+        tally = Tally(redacting=plan is not None)
         total = found.bytes
         with ExitStack() as stack:
             stack.enter_context(_no_cycle_collection())
             writer = stack.enter_context(store.writer())
             done = 0
-            for chunk, converted in pool.map(_convert_chunk, _chunks(found.logs, adapter, writer, tally)):
+            for chunk, (converted, redactions) in pool.map(convert, _chunks(found.logs, adapter, writer, tally)):
                 _write(chunk, converted, writer, tally)
+                tally.redacted(redactions)
                 done += sum(len(record.raw) for record in chunk.records)
                 if progress is not None:
                     progress(min(done, total) / 1e6, total / 1e6)
             for name in found.others:
                 logger.info("%s: set apart, not a log file", name)
                 tally.count(UNKNOWN_FORMAT, "set_apart", _NOT_A_LOG)
+                writer.set_apart(_file_key(name), format=None, file=name, record=None, line=None, reason=_NOT_A_LOG)
             writer.commit()
-            _assemble(pool, writer, tally)
+            _assemble(pool, writer, tally, plan)
         if progress is not None:
             progress(total / 1e6, total / 1e6)
         return tally.report(time.perf_counter() - started, total / 1e6)
+
+
+def _open_store(store: str | Path | Store, redact: bool | RedactionConfig) -> tuple[Store, RedactionPlan | None]:
+    if redact is False:
+        opened = store if isinstance(store, Store) else Store.create(store, exist_ok=True)
+        if opened.manifest.configuration:  # nothing of redaction is loaded where it was never asked for
+            from offline_arl.workflows.redacted_stores import refuse_if_redacted
+
+            refuse_if_redacted(opened)
+        return opened, None
+    from offline_arl.logs.redaction.config import RedactionConfig
+    from offline_arl.workflows.redacted_stores import check_redaction, redaction_plan
+
+    config = redact if isinstance(redact, RedactionConfig) else RedactionConfig()
+    check_redaction(config)
+    opened = store if isinstance(store, Store) else Store.create(store, exist_ok=True)
+    return opened, redaction_plan(opened, config)
+
+
+def _file_key(name: str) -> bytes:
+    """The identity of a file as a whole, beside those of its records (`logs.convert.record_key`)."""
+    identity = f"{os.path.realpath(name)}\0whole file".encode(errors="surrogatepass")
+    return hashlib.blake2b(identity, digest_size=16).digest()
 
 
 @contextmanager
@@ -165,11 +202,11 @@ def _batches(
         yield _Chunk(file, name, batch, real_path)
 
 
-def _convert_chunk(chunk: _Chunk) -> list[Converted]:
-    if chunk.format == UNKNOWN_FORMAT:
-        return [Converted(record_key(record, chunk.real_path), refused=record.problem) for record in chunk.records]
-    adapter = adapter_named(chunk.format)
-    return [convert_record(adapter, chunk.real_path, record) for record in chunk.records]
+def _convert_chunk(chunk: _Chunk, *, plan: RedactionPlan | None) -> tuple[list[Converted], dict[str, int]]:
+    adapter = None if chunk.format == UNKNOWN_FORMAT else adapter_named(chunk.format)
+    redactor = None if plan is None else plan.redactor
+    converted = convert_records(adapter, chunk.real_path, chunk.records, redactor)
+    return converted, {} if redactor is None else redactor.take_counts()
 
 
 def _write(chunk: _Chunk, converted: Sequence[Converted], writer: StoreWriter, tally: Tally) -> None:
@@ -182,6 +219,14 @@ def _write(chunk: _Chunk, converted: Sequence[Converted], writer: StoreWriter, t
         elif result.set_apart is not None:
             tally.count(chunk.format, "set_apart", result.set_apart)
             logger.debug("%s: set apart: %s", record.where, result.set_apart)
+            writer.set_apart(
+                result.key,
+                format=chunk.format,
+                file=record.file,
+                record=record.position,
+                line=record.line,
+                reason=result.set_apart,
+            )
         elif result.fragments:
             for fragment in result.fragments:
                 added = writer.add_piece(
@@ -208,10 +253,11 @@ def _write(chunk: _Chunk, converted: Sequence[Converted], writer: StoreWriter, t
         writer.commit_if_full()
 
 
-def _assemble(pool: Executor, writer: StoreWriter, tally: Tally) -> None:
+def _assemble(pool: Executor, writer: StoreWriter, tally: Tally, plan: RedactionPlan | None) -> None:
     """Assemble the groups that have new pieces, batch by batch."""
+    assemble = partial(_assemble_group, plan=plan)
     for batch in writer.dirty_groups():
-        for group, assembled in pool.map(_assemble_group, batch):
+        for group, assembled in pool.map(assemble, batch):
             for piece, (fate, reason) in zip(group.pieces, assembled.fates, strict=True):
                 key = piece.record_key
                 if writer.record_state(key) == "pending" or tally.retried(key) or tally.is_counting(key):
@@ -222,22 +268,23 @@ def _assemble(pool: Executor, writer: StoreWriter, tally: Tally) -> None:
             fates = [(piece.record_key, *fate) for piece, fate in zip(group.pieces, assembled.fates, strict=True)]
             writer.finish_group(group, assembled.encoded, assembled.feedback, fates)
             tally.feedback += len(assembled.feedback)
+            tally.redacted(assembled.redactions)
             writer.commit_if_full()
     writer.commit()
     tally.trajectories = writer.written
 
 
-def _assemble_group(group: PendingGroup) -> EncodedGroup:
+def _assemble_group(group: PendingGroup, *, plan: RedactionPlan | None) -> EncodedGroup:
     pieces = [
         (PiecePosition(piece.label, piece.file, piece.position, piece.sha256, piece.line), piece.payload)
         for piece in group.pieces
     ]
-    return assemble_and_encode(group.format, group.key, pieces)
+    return assemble_and_encode(group.format, group.key, pieces, None if plan is None else plan.redactor)
 
 
 def _refusal(record: RawRecord, result: Converted, format: str) -> RefusedRecord:
     return RefusedRecord.of(
-        record.raw,
+        record.raw if result.redacted is None else result.redacted,
         file=record.file,
         record=record.position,
         line=record.line,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -33,7 +34,7 @@ class IngestReport:
     "unknown". `feedback` counts judgements kept apart from what they judge, `findings` what validation found in
     the new trajectories, by code. `megabytes` (10^6 bytes) is what the files occupy on disk. `reasons` has the
     first refusals as one line each, `file:line: reason`, `set_apart_reasons` counts the reasons to set records
-    apart.
+    apart. `redactions` counts the values that were replaced, by kind; None where nothing was looked for.
     """
 
     records: int = 0
@@ -49,6 +50,7 @@ class IngestReport:
     findings: dict[str, int] = field(default_factory=dict)
     set_apart_reasons: dict[str, int] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
+    redactions: dict[str, int] | None = None
 
     @property
     def all_refused(self) -> bool:
@@ -56,19 +58,22 @@ class IngestReport:
         return self.records > 0 and self.quarantined == self.records
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `offline-arl ingest --json` prints (without `reasons`)."""
+        """The object that `offline-arl ingest --json` prints (without `reasons`; `redactions` with `--redact`)."""
         values = asdict(self)
         del values["reasons"]
+        if self.redactions is None:
+            del values["redactions"]
         return values
 
 
 class Tally:
     """Running counts of an ingestion."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, redacting: bool = False) -> None:
         self.trajectories = self.feedback = 0
         self.findings: dict[str, int] = {}
         self.reasons: list[str] = []
+        self.redactions: dict[str, int] | None = {} if redacting else None
         self._fates: dict[PieceFate, int] = dict.fromkeys(_BEST_FIRST, 0)
         self._by_format: dict[str, int] = {}
         self._set_apart: dict[str, int] = {}
@@ -111,6 +116,12 @@ class Tally:
         for code, count in codes.items():
             self.findings[code] = self.findings.get(code, 0) + count
 
+    def redacted(self, kinds: Mapping[str, int]) -> None:
+        """Add replaced values by kind."""
+        for kind, count in kinds.items():
+            assert self.redactions is not None
+            self.redactions[kind] = self.redactions.get(kind, 0) + count
+
     def report(self, seconds: float, megabytes: float) -> IngestReport:
         """The report; ends the counting."""
         for format, fate, reason in self._shared.values():
@@ -130,4 +141,5 @@ class Tally:
             findings=dict(sorted(self.findings.items())),
             set_apart_reasons=dict(sorted(self._set_apart.items(), key=lambda item: (-item[1], item[0]))),
             reasons=tuple(self.reasons),
+            redactions=None if self.redactions is None else dict(sorted(self.redactions.items())),
         )

