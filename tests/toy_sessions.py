@@ -12,7 +12,7 @@ from offline_arl.trajectories.encoding import encode_trajectory
 from offline_arl.trajectories.pieces import PendingGroup
 from offline_arl.trajectories.record_states import RecordState
 from offline_arl.trajectories.schema import Context, Feedback, Message, Score, Source, TextPart, Trajectory
-from offline_arl.trajectories.select import assign_splits
+from offline_arl.trajectories.splits import assign_splits
 from offline_arl.trajectories.store import Store
 from offline_arl.trajectories.writer import RefusedRecord, StoreWriter
 

@@ -8,7 +8,7 @@ section 3.4), and candidates are compared by the similarity that their signature
 most 0.045). All arithmetic runs on whole batches of texts.
 
 Near duplicates are marked, never dropped: attempts at one task may well be alike. What the marks are for is splits
-that do not leak (`select.assign_splits` keeps marked ones together) and a look at how varied a log is.
+that do not leak (`splits.assign_splits` keeps marked ones together) and a look at how varied a log is.
 """
 
 from __future__ import annotations

@@ -232,7 +232,9 @@ class Store:
         """
         return StoreWriter(self.path, max_part_bytes=max_part_bytes, max_part_trajectories=max_part_trajectories)
 
-    def write_side_table(self, name: str, frame: pl.DataFrame) -> None:
+    def write_side_table(
+        self, name: str, frame: pl.DataFrame, *, configuration: Mapping[str, Any] | None = None
+    ) -> None:
         """Write or replace a side table, atomically.
 
         Args:
@@ -240,6 +242,8 @@ class Store:
             frame: Any columns, with a non-null `trajectory_id` among them. The table `splits` has a column
                 `split`, `outcomes` has status, success, score and scorer, and both have one row a trajectory at
                 most; `duplicates` is kept by the writer.
+            configuration: Entries of the manifest's configuration that are written with it. What it says under the
+                table's name (how the table was made) goes where nothing is given for it.
 
         Raises:
             UsageError: The name or the columns do not fit, or another writer is at work.
@@ -249,11 +253,15 @@ class Store:
             manifest = self.manifest
             number = manifest.next_number
             entry = files.write_parquet(self.path, f"side_tables/{name}/{number:06}.parquet", frame)
+            kept = {key: value for key, value in manifest.configuration.items() if key != name}
             # The replaced file stays until the next writer starts: readers may be at work on it.
             files.write_manifest(
                 self.path,
                 msgspec.structs.replace(
-                    manifest, next_number=number + 1, side_tables={**manifest.side_tables, name: [entry]}
+                    manifest,
+                    next_number=number + 1,
+                    configuration={**kept, **(configuration or {})},
+                    side_tables={**manifest.side_tables, name: [entry]},
                 ),
             )
 

@@ -9,7 +9,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from offline_arl.trajectories.select import assign_splits, successful
+from offline_arl.trajectories.select import successful
+from offline_arl.trajectories.splits import assign_splits
 from offline_arl.trajectories.store import Store
 from offline_arl.trajectories.validate import problems_of
 from offline_arl.workflows.ingest import ingest
