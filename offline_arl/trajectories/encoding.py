@@ -185,7 +185,7 @@ def encode_trajectory(trajectory: Trajectory) -> EncodedTrajectory:
     problems = structural_problems(trajectory)
     for problem in problems:
         if problem.severity == "error":
-            raise DataError(f"trajectory {trajectory.trajectory_id!r}: {problem}")
+            raise DataError(f"trajectory {trajectory.trajectory_id!r}: {problem} ({problem.code})")
     refs, blobs = _BlobRefs(), dict[str, tuple[str, str]]()
     messages = _without_system_texts(trajectory.messages, refs, blobs)
     contexts = _without_tools(trajectory.contexts, refs, blobs)

@@ -48,6 +48,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     pieces: FileEntry | None = None  # see `pieces`
     assemblies: FileEntry | None = None  # what groups of pieces became
     fates: FileEntry | None = None  # what each piece's record became
+    set_apart: FileEntry | None = None  # records that are no interactions, with the reason
     feedback: FileEntry | None = None  # judgements that came apart from what they judge
     removed: FileEntry | None = None  # rows of earlier parts that are void
     deleted: FileEntry | None = None  # keys of records that were deleted and must not come back

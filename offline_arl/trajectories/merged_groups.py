@@ -11,10 +11,16 @@ from offline_arl.trajectories import files
 from offline_arl.trajectories.files import Manifest, Part
 from offline_arl.trajectories.index import AssemblyEntry, GroupRows, MadeTrajectory
 from offline_arl.trajectories.part_frames import Void, scan
-from offline_arl.trajectories.parts import ASSEMBLY_COLUMNS, DELETED_COLUMNS, FATE_COLUMNS, assembly_entry
+from offline_arl.trajectories.parts import (
+    ASSEMBLY_COLUMNS,
+    DELETED_COLUMNS,
+    FATE_COLUMNS,
+    SET_APART_COLUMNS,
+    assembly_entry,
+)
 from offline_arl.trajectories.pieces import PIECE_COLUMNS
 from offline_arl.trajectories.quarantine import RefusedRecord
-from offline_arl.trajectories.record_states import DELETED, REFUSED, USED, after_assembly, after_pieces
+from offline_arl.trajectories.record_states import DELETED, REFUSED, SET_APART, USED, after_assembly, after_pieces
 from offline_arl.trajectories.scores import FEEDBACK_COLUMNS
 from offline_arl.trajectories.session import WriteSession
 from offline_arl.trajectories.store import Store
@@ -64,6 +70,8 @@ class GroupCopier:
             self._take_fates(part)
         if part.quarantine is not None:
             self._take_refused(part)
+        if part.set_apart is not None:
+            self._take_set_apart(part)
         if part.deleted is not None:
             self._take_deleted(part)
 
@@ -162,6 +170,13 @@ class GroupCopier:
                 if key not in self._quarantined:
                     self._quarantined.add(key)
                     session.quarantine(record)
+
+    def _take_set_apart(self, part: Part) -> None:
+        session = self._session
+        for record_key, *place in self._frame(part, "set_apart", SET_APART_COLUMNS).collect().iter_rows():
+            if session.record(record_key) is None:
+                session.buffer.index.records[record_key] = SET_APART
+                session.buffer.set_apart.append((record_key, *place))
 
     def _take_deleted(self, part: Part) -> None:
         buffer = self._session.buffer

@@ -30,6 +30,14 @@ FATE_COLUMNS: dict[str, pl.DataType] = {
     "state": pl.String(),
     "reason": pl.String(),
 }
+SET_APART_COLUMNS: dict[str, pl.DataType] = {
+    "record_key": pl.Binary(),
+    "format": pl.String(),
+    "file": pl.String(),
+    "record": pl.Int64(),
+    "line": pl.Int64(),
+    "reason": pl.String(),
+}
 DELETED_COLUMNS: dict[str, pl.DataType] = {
     "record_key": pl.Binary(),  # a record that must not come back, or null
     "group": pl.Int64(),  # a group whose further pieces must not come in, or null
@@ -51,6 +59,7 @@ class PartBuffer:
     refused: list[bytes] = field(default_factory=list)
     pieces: list[tuple[Any, ...]] = field(default_factory=list)
     fates: list[tuple[int, bytes, str, str | None]] = field(default_factory=list)
+    set_apart: list[tuple[Any, ...]] = field(default_factory=list)
     feedback: list[tuple[Any, ...]] = field(default_factory=list)
     deleted: list[tuple[bytes | None, int | None, bytes | None]] = field(default_factory=list)
     # Void rows: (trajectory id, None, part) or, for the feedback of a group, (None, group number, part).
@@ -62,7 +71,7 @@ class PartBuffer:
     def is_empty(self) -> bool:
         """Whether there is nothing to commit."""
         assembled = self.index.assembled or self.fates or self.removed or self.deleted
-        return not (self.rows or self.refused or self.pieces or self.feedback or assembled)
+        return not (self.rows or self.refused or self.pieces or self.set_apart or self.feedback or assembled)
 
     def write(self, root: Path, number: int) -> Part:
         """Write the files of the part."""
@@ -95,6 +104,8 @@ class PartBuffer:
             write("assemblies", table(rows, ASSEMBLY_COLUMNS))
         if self.fates:
             write("fates", table(self.fates, FATE_COLUMNS))
+        if self.set_apart:
+            write("set_apart", table(self.set_apart, SET_APART_COLUMNS))
         if self.feedback:
             write("feedback", table(self.feedback, FEEDBACK_COLUMNS))
         if self.removed:

@@ -14,7 +14,15 @@ from offline_arl.trajectories.index import FILE, GroupRows, IndexRows, StoreInde
 from offline_arl.trajectories.part_frames import read_void
 from offline_arl.trajectories.parts import ASSEMBLY_COLUMNS, DELETED_COLUMNS, assembly_entry
 from offline_arl.trajectories.quarantine import RefusedRecord
-from offline_arl.trajectories.record_states import DELETED, REFUSED, USED, RecordEntry, after_assembly, after_pieces
+from offline_arl.trajectories.record_states import (
+    DELETED,
+    REFUSED,
+    SET_APART,
+    USED,
+    RecordEntry,
+    after_assembly,
+    after_pieces,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +72,9 @@ def _rows_of(root: Path, part: Part, void: frozenset[str], index: StoreIndex) ->
     if part.feedback is not None:
         keys = pl.read_parquet(root / part.feedback.path, columns=["record_key"])["record_key"].drop_nulls()
         rows.records.update(dict.fromkeys(keys, USED))
+    if part.set_apart is not None:
+        keys = pl.read_parquet(root / part.set_apart.path, columns=["record_key"])["record_key"]
+        rows.records.update(dict.fromkeys(keys, SET_APART))
     _add_pieces(root, part, rows, index)
     _add_assemblies(root, part, rows, index)
     if part.quarantine is not None:

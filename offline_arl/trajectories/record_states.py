@@ -24,6 +24,7 @@ class RecordEntry(NamedTuple):
 
 USED = RecordEntry(RANK["used"], 0)
 DELETED = RecordEntry(RANK["deleted"], 0)
+SET_APART = RecordEntry(RANK["set_apart"], 0)
 REFUSED = RecordEntry(RANK["refused"], 0)
 
 

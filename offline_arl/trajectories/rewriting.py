@@ -20,7 +20,7 @@ import polars as pl
 from offline_arl.trajectories import encoding, files
 from offline_arl.trajectories.files import Counts, FileEntry, Manifest, Part
 from offline_arl.trajectories.part_frames import Void, read_void, scan
-from offline_arl.trajectories.parts import ASSEMBLY_COLUMNS, DELETED_COLUMNS, FATE_COLUMNS
+from offline_arl.trajectories.parts import ASSEMBLY_COLUMNS, DELETED_COLUMNS, FATE_COLUMNS, SET_APART_COLUMNS
 from offline_arl.trajectories.pieces import PIECE_COLUMNS, row_group_size
 from offline_arl.trajectories.quarantine import RefusedRecord
 from offline_arl.trajectories.rebuild import open_index
@@ -35,6 +35,7 @@ COLUMNS: Mapping[str, Mapping[str, pl.DataType]] = {
     "pieces": PIECE_COLUMNS,
     "assemblies": ASSEMBLY_COLUMNS,
     "fates": FATE_COLUMNS,
+    "set_apart": SET_APART_COLUMNS,
     "feedback": FEEDBACK_COLUMNS,
     "deleted": DELETED_COLUMNS,
 }

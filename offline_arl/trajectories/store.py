@@ -12,6 +12,7 @@
     pieces/            parts of records that are assembled to trajectories, kept for when more of them come
     assemblies/        which trajectories each group of pieces became
     fates/             what each piece's record became
+    set_apart/         places of records that are no interactions, with the reason
     feedback/          judgements that came apart from what they judge
     removed/           rows of earlier parts that are void
     deleted/           keys of records that were deleted and must not come back
@@ -41,6 +42,7 @@ from offline_arl.trajectories.part_frames import Void, read_void, scan
 from offline_arl.trajectories.quarantine import QUARANTINE_COLUMNS, RefusedRecord
 from offline_arl.trajectories.schema import Trajectory
 from offline_arl.trajectories.side_tables import check_side_table, read_side_table, with_side_tables
+from offline_arl.trajectories.unused_records import unused_records
 from offline_arl.trajectories.upgrade import upgraded
 from offline_arl.trajectories.writer import StoreWriter
 
@@ -173,6 +175,18 @@ class Store:
                     rows.extend(msgspec.json.decode(line, type=RefusedRecord) for line in stream)
         values = [tuple(getattr(row, name) for name in QUARANTINE_COLUMNS) for row in rows]
         return pl.DataFrame(values, schema=QUARANTINE_COLUMNS, orient="row").lazy()
+
+    @property
+    def set_apart(self) -> pl.LazyFrame:
+        """One row a record that is no interaction: format, file, record, line, reason. Its content is not kept."""
+        manifest = self.manifest
+        return unused_records(self.path, manifest.parts, self._void(manifest), "set_apart")
+
+    @property
+    def repeated(self) -> pl.LazyFrame:
+        """One row a record that repeats another one of its session or trace: columns as of `set_apart`."""
+        manifest = self.manifest
+        return unused_records(self.path, manifest.parts, self._void(manifest), "duplicate")
 
     def iter_trajectories(self, where: pl.Expr | None = None) -> Iterator[Trajectory]:
         """Yield trajectories in the order in which they were written, one part in memory at a time.

@@ -46,7 +46,7 @@ CODES: Mapping[str, str] = {
     "orphan_result": "a tool result answers a call that was never made",
     "repeated_result": "a call has several results",
     "reused_call_id": "two calls have the same id",
-    "time_reversal": "a message is earlier than the one before it",
+    "time_reversal": "a message is earlier than the one before it, or the end earlier than the beginning",
     "impossible_reward": "the outcome contradicts itself",
     "empty_message": "an assistant message holds nothing",
     "no_policy_step": "no message was made by the policy under study",
@@ -127,6 +127,9 @@ def _record_problems(trajectory: Trajectory) -> list[Problem]:
                     "index_out_of_range", f"scores[{position}].message_index", f"{score.message_index} is no message"
                 )
             )
+    began, ended = trajectory.started_at, trajectory.ended_at
+    if began is not None and ended is not None and _is_earlier(ended, began):
+        found.append(_warning("time_reversal", "ended_at", f"{ended[:40]} is before started_at, {began[:40]}"))
     branch = trajectory.branch
     if branch is not None and not 0 <= branch.message_index <= len(trajectory.messages):
         found.append(

@@ -11,9 +11,9 @@ from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories import assembly, encoding
 from offline_arl.trajectories.duplicates import DUPLICATES
 from offline_arl.trajectories.encoding import EncodedTrajectory
-from offline_arl.trajectories.pieces import PendingGroup
+from offline_arl.trajectories.pieces import PendingGroup, storable
 from offline_arl.trajectories.quarantine import RefusedRecord
-from offline_arl.trajectories.record_states import REFUSED, STATES, USED, RecordState
+from offline_arl.trajectories.record_states import REFUSED, SET_APART, STATES, USED, RecordState
 from offline_arl.trajectories.schema import Feedback, Trajectory
 from offline_arl.trajectories.scores import feedback_row
 from offline_arl.trajectories.session import WriteSession, open_session
@@ -109,6 +109,25 @@ class StoreWriter:
             self._session.quarantine(record)
             self._session.buffer.index.records[key] = REFUSED
 
+    def set_apart(
+        self, key: bytes, *, format: str | None, file: str, record: int | None, line: int | None, reason: str
+    ) -> None:
+        """Remember, once, that a record is no interaction, and why; its content is not kept.
+
+        Args:
+            key: Identity of the record (position and content).
+            format: Name of the log format; None: of no known one.
+            file: The file's path as it was given.
+            record: 0-based position of the record in the file; None: the whole file.
+            line: 1-based line, where the file has one record a line.
+            reason: Why.
+        """
+        buffer = self._session.buffer
+        if self.record_state(key) in (None, "refused"):
+            buffer.set_apart.append((key, format, storable(file), record, line, storable(reason)))
+            buffer.index.records[key] = SET_APART
+            buffer.bytes += len(file) + len(reason)
+
     def add_piece(
         self,
         *,
@@ -159,7 +178,7 @@ class StoreWriter:
     def dirty_groups(self) -> Iterator[list[PendingGroup]]:
         """Commit, and yield the groups that got pieces since they were last assembled, with all their pieces.
 
-        They come in the order in which they were first seen, in batches of at most 32 MiB of payload (a larger
+        They come in the order in which they were first seen, in batches of at most 16 MiB of payload (a larger
         group alone). Finish each with `finish_group`; commits in between do no harm.
         """
         self.commit()
