@@ -25,6 +25,8 @@ _KEY_NAME = (
 )
 # JSON keys whose value is secret, with what may stand before the name: `db_password`, `x-api-key`, `awsSecretKey`.
 _SECRET_KEY = re.compile(rf"(?:.*[_.\-\s])?(?:{_PASSWORD_NAME}|{_KEY_NAME})", re.IGNORECASE)
+# What a JSON key that `class_of_key` knows has in it, for Rust's regular expressions.
+KEY_GATE = r"(?i:pass|pwd|secret|key|token|credential|session|sid|authorization|cookie|\\u00)"
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _HEADER_KEY = re.compile(r"(?:.*\.)?(?:proxy-)?authorization|(?:.*\.)?(?:set-)?cookie", re.IGNORECASE)
 # Tokens that are no secrets.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import polars as pl
 
 from offline_arl.logs.redaction.config import Kind, RedactionConfig
 from offline_arl.logs.redaction.credentials import (
+    KEY_GATE,
     LABEL,
     Assignments,
     Authorization,
@@ -27,17 +29,28 @@ from offline_arl.logs.redaction.personal import (
     SocialSecurityNumbers,
 )
 from offline_arl.logs.redaction.placeholders import PLACEHOLDER
+from offline_arl.logs.redaction.texts import PIECE, body_of, decoded
 from offline_arl.logs.redaction.tokens import ApiKeys, JsonWebTokens, PrivateKeys
 
 # Characters that JSON may hold as numbers (`\\u0040`): then nothing can be said before they are decoded.
 _ESCAPED = r"\\u00[2-7]"
 
 
+class Suspect(NamedTuple):
+    """A string literal in which something may be found."""
+
+    text: int  # index of the text that it is in
+    start: int  # of the body, without quotes, in bytes
+    end: int
+    key: str  # the last one before it; "" for keys; as it is written, with escapes
+    body: str  # as it is written
+
+
 class Detectors:
     """The detectors of a configuration.
 
     Python's regular expressions are too slow to run a dozen over every text. Those of Polars, which run over many
-    texts at once, say first which texts are worth it (`suspects`) and for which detectors (`selected`).
+    texts at once, say first which literals are worth it (`suspects`) and for which detectors (`selected`).
     A selection is an integer with a bit for each detector.
 
     Raises:
@@ -50,31 +63,43 @@ class Detectors:
         self._keep = [re.compile(form) for form in config.keep]
         self._gates = [detector.gate for detector in self._detectors]
         self._any_gate = "|".join(f"(?:{gate})" for gate in [*dict.fromkeys(self._gates), _ESCAPED])
+        self._patterns_gate = _gate_of(config.patterns.values())
         self._kinds = frozenset(config.kinds)
         self.everything = (1 << len(self._detectors)) - 1
 
-    def suspects(self, texts: Sequence[str]) -> list[int]:
-        """The indices of the texts in which something may be found."""
-        if self._patterns:  # users' expressions see decoded text and may be anchored to its ends
-            return list(range(len(texts)))
-        return _matching(texts, self._any_gate)
+    def suspects(self, texts: Sequence[str]) -> list[Suspect]:
+        """The string literals of JSON texts in which something may be found, in order."""
+        frame = pl.DataFrame({"text": pl.Series(range(len(texts))), "piece": pl.Series(texts, dtype=pl.String)})
+        if self._patterns_gate is None:
+            frame = frame.filter(pl.col("piece").str.contains(self._any_gate))
+        frame = frame.with_columns(pl.col("piece").str.extract_all(PIECE)).explode("piece").drop_nulls()
+        is_key = pl.col("piece").str.ends_with(":")
+        frame = frame.with_columns(
+            is_key.alias("is_key"),
+            pl.col("piece").str.len_bytes().cum_sum().over("text").alias("end"),
+            pl.when(is_key).then("piece").forward_fill().over("text").alias("key"),
+        )
+        keys = frame.filter("is_key").get_column("piece")
+        names = keys.filter(keys.str.contains(KEY_GATE)).unique().to_list()
+        telling = [name for name in names if class_of_key(decoded(body_of(name)))]
+        suspect = pl.col("piece").str.contains(self._any_gate)
+        if telling:
+            suspect |= pl.col("key").is_in(telling) & ~pl.col("is_key")
+        if self._patterns_gate is not None:
+            suspect |= pl.col("piece").str.contains(self._patterns_gate)
+        rows = frame.filter(suspect).select("text", "piece", "end", "key", "is_key").iter_rows()
+        return [_suspect(*row) for row in rows]
 
     def selected(self, literals: Sequence[tuple[str, str]]) -> Iterator[tuple[tuple[str, str], int]]:
-        """Those of some literals (key and body) in which something may be found, with the detectors for each."""
-        bodies = [body for _, body in literals]
-        suspects = dict.fromkeys(self.suspects(bodies), 0)
-        for index, (key, _) in enumerate(literals):
-            if key and class_of_key(key):
-                suspects[index] = 0
-        places = list(suspects)
-        texts = [bodies[index] for index in places]
+        """Literals, as key and body, with the detectors that may find something in each."""
+        bodies = pl.Series([body for _, body in literals], dtype=pl.String)
+        chosen = [0] * len(literals)
         for bit, gate in enumerate(self._gates):
-            for number in _matching(texts, gate):
-                suspects[places[number]] |= 1 << bit
-        for number in _matching(texts, _ESCAPED):
-            suspects[places[number]] = self.everything
-        for index, chosen in suspects.items():
-            yield literals[index], chosen
+            for index in bodies.str.contains(gate).arg_true().to_list():
+                chosen[index] |= 1 << bit
+        for index in bodies.str.contains(_ESCAPED).arg_true().to_list():
+            chosen[index] = self.everything
+        return zip(literals, chosen, strict=True)
 
     def find(self, text: str, readable: str, key: str, chosen: int) -> list[Finding]:
         """What is to be replaced in a text, in order, without overlap.
@@ -123,6 +148,13 @@ class Detectors:
         return any(form.fullmatch(value) for form in self._keep)
 
 
+def _suspect(text: int, piece: str, end: int, key: str | None, is_key: bool) -> Suspect:
+    body = body_of(piece)
+    stop = end - (len(piece) - piece.rindex('"'))  # what stands behind the body is ASCII
+    start = stop - (len(body) if body.isascii() else len(body.encode()))
+    return Suspect(text, start, stop, "" if key is None or is_key else body_of(key), body)
+
+
 def _detector(kind: Kind, config: RedactionConfig) -> Detector:
     match kind:
         case "private_key":
@@ -151,19 +183,17 @@ def _detector(kind: Kind, config: RedactionConfig) -> Detector:
             return IpAddresses(config.ip_addresses)
 
 
-def _matching(texts: Sequence[str], gate: str) -> list[int]:
-    """The indices of the texts in which a regular expression matches; those that are no Unicode count as matching."""
-    if not texts:
-        return []
+def _gate_of(patterns: Iterable[str]) -> str | None:
+    """A gate for users' expressions, which see decoded text: what is escaped passes, as does all that Rust refuses."""
+    forms = [f"(?:{pattern})" for pattern in patterns]
+    if not forms:
+        return None
+    gate = "|".join([*forms, r"\\"])
     try:
-        series = pl.Series(texts, dtype=pl.String)
-    except UnicodeEncodeError:
-        return [index for index, text in enumerate(texts) if not _is_unicode(text) or re.search(gate, text)]
-    return series.str.contains(gate).arg_true().to_list()
-
-
-def _is_unicode(text: str) -> bool:
-    return not re.search("[\ud800-\udfff]", text)
+        pl.Series([""]).str.contains(gate)
+    except pl.exceptions.ComputeError:
+        return ""
+    return gate
 
 
 def _add(taken: list[Finding], found: Finding) -> None:

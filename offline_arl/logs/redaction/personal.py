@@ -74,9 +74,9 @@ class BankAccounts:
     """International bank account numbers with the right length and check digits."""
 
     kind: Kind = "iban"
-    gate = r"[A-Za-z]{2}[0-9]{2}[ -]?[A-Za-z0-9]{4}[ -]?[A-Za-z0-9]{4}"
+    gate = r"[A-Z]{2}[0-9]{2}[ -]?[A-Z0-9]{4}[ -]?[A-Z0-9]{4}|[a-z]{2}[0-9]{2}[ -][a-z0-9]{4}[ -][a-z0-9]{4}"
     _form = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{1,4}){3,8}(?![A-Za-z0-9])")
-    _lower = re.compile(r"(?<![A-Za-z0-9])[a-z]{2}\d{2}(?:[ -]?[a-z0-9]{4}){2,7}(?:[ -]?[a-z0-9]{1,4})?(?![A-Za-z0-9])")
+    _lower = re.compile(r"(?<![A-Za-z0-9])[a-z]{2}\d{2}(?:[ -][a-z0-9]{4}){2,7}(?:[ -][a-z0-9]{1,4})?(?![A-Za-z0-9])")
 
     def __init__(self) -> None:
         self._iban: ModuleType = optional.require("stdnum.iban", extra="redact")
@@ -210,7 +210,7 @@ class IpAddresses:
     """IP addresses, version 4 and 6."""
 
     kind: Kind = "ip_address"
-    gate = r"[0-9]\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]|[0-9a-fA-F]:[0-9a-fA-F:]*:"
+    gate = r"[0-9]\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]|[23fF][0-9a-fA-F]{3}:[0-9a-fA-F:]*:"
     _v4 = re.compile(r"(?<![\w.\-=^~<>])(?<![\w.]/)\d{1,3}(?:\.\d{1,3}){3}(?![\w\-]|\.\w)")
     # Only those that are given to networks today, and local ones: times and `std::` look like others.
     _v6 = re.compile(

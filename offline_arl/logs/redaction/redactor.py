@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
@@ -14,10 +15,10 @@ from offline_arl.logs.adapter import RawRecord
 from offline_arl.logs.primitives.json_values import decode_json
 from offline_arl.logs.redaction.config import RedactionConfig
 from offline_arl.logs.redaction.credentials import class_of_key
-from offline_arl.logs.redaction.detectors import Detectors
+from offline_arl.logs.redaction.detectors import Detectors, Suspect
 from offline_arl.logs.redaction.findings import Finding
 from offline_arl.logs.redaction.placeholders import placeholder
-from offline_arl.logs.redaction.texts import decoded, encoded, json_spans, literals, without_escapes
+from offline_arl.logs.redaction.texts import decoded, encoded, is_json, json_spans, literals, without_escapes
 
 # Characters of texts whose outcome is remembered; system prompts and histories recur.
 _REMEMBERED = 16 * 2**20
@@ -59,14 +60,18 @@ class Redactor:
 
     def documents(self, documents: Sequence[bytes]) -> list[bytes]:
         """Redact JSON documents, one by one; text that is not JSON is redacted as it stands."""
-        texts = [document.decode(errors="surrogateescape") for document in documents]
-        suspects = self._detectors.suspects(texts)
-        self._look_into([texts[index] for index in suspects])
         results = list(documents)
-        for index in suspects:
-            redacted = self._document(texts[index], documents[index])
-            if redacted != texts[index]:
-                results[index] = redacted.encode(errors="surrogateescape")
+        whole: dict[int, str] = {}
+        for index, document in enumerate(documents):
+            text = document.decode(errors="surrogateescape")
+            if is_json(text) or _is_readable(document):
+                whole[index] = text
+            else:
+                results[index] = self._damaged(text)
+        indices = list(whole)
+        for number, suspects in groupby(self._suspects(list(whole.values())), lambda suspect: suspect.text):
+            index = indices[number]
+            results[index] = self._replaced_in(documents[index], suspects)
         return results
 
     def text(self, text: str, key: str = "") -> str:
@@ -75,12 +80,14 @@ class Redactor:
         self._counts.update(outcome.kinds)
         return _spread(outcome.text, outcome.elsewhere)
 
-    def _look_into(self, texts: Iterable[str]) -> None:
-        """Find out, many at a time, what becomes of the literals in these texts."""
-        new = {(item.key, item.body) for text in texts for item in literals(text)}
-        fresh = [item for item in new if item not in self._known]
-        for (key, body), chosen in self._detectors.selected(fresh):
-            self._remember(key, body, self._literal(key, body, chosen, 0))
+    def _suspects(self, texts: Sequence[str]) -> list[Suspect]:
+        """The literals of these texts in which something is replaced; what becomes of them is known then."""
+        suspects = self._detectors.suspects(texts)
+        fresh = dict.fromkeys((item.key, item.body) for item in suspects if (item.key, item.body) not in self._known)
+        if fresh:
+            for (key, body), chosen in self._detectors.selected(list(fresh)):
+                self._remember(key, body, self._literal(key, body, chosen, 0))
+        return [item for item in suspects if self._known[item.key, item.body].kinds]
 
     def _remember(self, key: str, body: str, outcome: _Outcome) -> None:
         self._known_size += len(body)
@@ -89,27 +96,37 @@ class Redactor:
             self._known_size = len(body)
         self._known[key, body] = outcome
 
-    def _document(self, text: str, raw: bytes) -> str:
-        outcome = self._spliced(text, 0, None)
-        result, kinds, elsewhere = outcome
-        if not _is_readable(raw):
-            # Where quotes do not pair, literals are not where they seem to be.
-            rest = self._plain(result, "", self._detectors.everything)
-            result, kinds, elsewhere = rest.text, kinds + rest.kinds, elsewhere + rest.elsewhere
-        self._counts.update(kinds)
-        return _spread(result, elsewhere)
+    def _replaced_in(self, document: bytes, suspects: Iterable[Suspect]) -> bytes:
+        pieces: list[bytes] = []
+        elsewhere: list[tuple[str, str]] = []
+        end = 0
+        for item in suspects:
+            outcome = self._known[item.key, item.body]
+            pieces += (document[end : item.start], outcome.text.encode())
+            end = item.end
+            self._counts.update(outcome.kinds)
+            elsewhere += outcome.elsewhere
+        pieces.append(document[end:])
+        redacted = b"".join(pieces)
+        return _spread(redacted.decode(), elsewhere).encode() if elsewhere else redacted
 
-    def _spliced(self, text: str, depth: int, chosen: int | None) -> _Outcome:
-        """Redact the literals of a JSON text; `chosen` is None where the outcomes are known already."""
+    def _damaged(self, text: str) -> bytes:
+        """Redact what is not JSON: the literals that it seems to have, and what lies between them as well."""
+        everything = self._detectors.everything
+        inner = self._spliced(text, 1, everything)
+        outer = self._plain(inner.text, "", everything)
+        self._counts.update(inner.kinds + outer.kinds)
+        return _spread(outer.text, inner.elsewhere + outer.elsewhere).encode(errors="surrogateescape")
+
+    def _spliced(self, text: str, depth: int, chosen: int) -> _Outcome:
+        """Redact the literals of a JSON text."""
         pieces: list[str] = []
         kinds: list[str] = []
         elsewhere: list[tuple[str, str]] = []
         end = 0
         for item in literals(text):
-            outcome = self._known.get((item.key, item.body))
-            if outcome is None and chosen is not None:
-                outcome = self._literal(item.key, item.body, chosen, depth)
-            if outcome is not None and outcome.kinds:
+            outcome = self._literal(item.key, item.body, chosen, depth)
+            if outcome.kinds:
                 pieces += (text[end : item.start], outcome.text)
                 end = item.end
                 kinds += outcome.kinds

@@ -14,6 +14,8 @@ import msgspec
 
 # A literal, or what there is of it at the end of the text; a colon makes it a key.
 _LITERAL = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)(?:"(\s*:)?|\\?\Z)', re.DOTALL)
+# The same for Rust's regular expressions, whole literals only, with what stands before each.
+PIECE = r'(?s)[^"]*"(?:[^"\\]|\\.)*"(?:\s*:)?'
 _ESCAPE = re.compile(r"\\+(?:[nrtbf]|u00[01][0-9a-fA-F])")
 # Lines of JSON within a text: JSON Lines, the events of a stream.
 _JSON_LINE = re.compile(r"^(?:data:[ \t]?)?([\[{].*[\]}])[ \t]*\r?$", re.MULTILINE)
@@ -25,23 +27,24 @@ class Literal(NamedTuple):
     start: int
     end: int
     body: str  # as it is written, with escapes
-    key: str  # that it stands under, also as an element of a list; "" for keys
+    key: str  # the last one before it, so that elements of lists have one; "" for keys
 
 
 def literals(text: str) -> Iterator[Literal]:
     """The string literals of a JSON text, in order."""
-    key, end = "", 0
+    key = ""
     for match in _LITERAL.finditer(text):
-        body = match[1]
-        start = match.start() + 1
+        start, end = match.span(1)
         if match[2] is not None:
-            yield Literal(start, start + len(body), body, "")
-            key = body
+            key = match[1]
+            yield Literal(start, end, key, "")
         else:
-            if key and end != match.start() and text[end : match.start()].strip(" \t\r\n[,"):
-                key = ""
-            yield Literal(start, start + len(body), body, key)
-        end = match.end()
+            yield Literal(start, end, match[1], key)
+
+
+def body_of(piece: str) -> str:
+    """What is between the quotes of a whole literal, whatever stands around it."""
+    return piece[piece.index('"') + 1 : piece.rindex('"')]
 
 
 def decoded(body: str) -> str:

@@ -69,7 +69,7 @@ _FORMS = (
 )
 # What the forms above begin with, or hold where they begin with nothing in particular.
 _GATE = (
-    r"sk-|[rs]k_(?:live|test)_|whsec_|AKIA|ASIA|ABIA|ACCA|A3T|ABSK|AccessKey=|AccountKey=|gh[opusr]_|github_pat_"
+    r"sk-[A-Za-z0-9_-]{20}|[rs]k_(?:live|test)_|whsec_|AKIA|ASIA|ABIA|ACCA|A3T|ABSK|AccessKey=|AccountKey=|gh[opusr]_|github_pat_"
     r"|gl[a-z]{2,5}-|GR1348941|AIza|GOCSPX-|ya29\.|1//0|hf_|api_org_|xox[abeoprs]-|xapp-|hooks\.slack\.com|npm_|pypi-"
     r"|SG\.|sq0csp-|lsv2_|sess-|SK[0-9a-f]{8}|do[opr]_v1_|shp(?:at|ca|pa|ss)_|dapi|gsk_|xai-|nvapi-|r8_|pplx-|tvly-"
     r"|lin_api_|ntn_|secret_|pcsk_|ATATT3|dckr_pat_|hv[sb]\.|PMAK-|AGE-SECRET-KEY|[0-9a-z]-us[0-9]"
