@@ -50,3 +50,27 @@ def weighted_nll(
     zero = torch.zeros((), dtype=logprobs.dtype, device=logprobs.device)
     safe_weights = torch.where(mask, weights.detach().to(logprobs.dtype), zero)
     return -safe_weights * torch.where(mask, logprobs, zero)
+
+
+def effective_sample_size(weights: Float[Tensor, "*shape"], mask: Bool[Tensor, "*shape"]) -> Float[Tensor, ""]:
+    """How many equally weighted decisions the weights are worth, `(sum w) ** 2 / sum w ** 2` (Kish 1965).
+
+    The number of selected decisions where all weights are alike, 1 where one decision has all the weight. A small
+    share of the decisions means that the policy is cloned from few of them: lower the inverse temperature.
+
+    Args:
+        weights: Not negative; usually of `advantage_weights`, one a decision.
+        mask: Decisions that count.
+
+    Returns:
+        A scalar between 0 (nothing selected, or no weight at all) and the number of selected decisions, of the dtype
+        of `weights`, detached. Weights behind the mask may be NaN.
+
+    >>> weights = torch.tensor([1.0, 1.0, 2.0, float("nan")])  # 4 ** 2 / 6
+    >>> round(effective_sample_size(weights, torch.tensor([True, True, True, False])).item(), 4)
+    2.6667
+    """
+    zero = torch.zeros((), dtype=weights.dtype, device=weights.device)
+    counted = torch.where(mask, weights.detach(), zero)
+    total = counted.square().sum()
+    return torch.where(total > 0, counted.sum().square() / total, zero)
