@@ -140,6 +140,7 @@ def _training_sets() -> list[LogAdapter]:
     from offline_arl.logs.training_sets.openai_preferences import OpenAIPreferenceAdapter
     from offline_arl.logs.training_sets.sharegpt import ShareGPTAdapter
     from offline_arl.logs.training_sets.trl_datasets import TRLAdapter
+    from offline_arl.logs.training_sets.verl_prompts import VerlPromptsAdapter
 
     return [
         OpenAIPreferenceAdapter(),
@@ -150,6 +151,7 @@ def _training_sets() -> list[LogAdapter]:
         XLAMAdapter(),
         AlpacaAdapter(),
         OpenInstructAdapter(),
+        VerlPromptsAdapter(),
         TRLAdapter(),
         OpenAIChatAdapter(),
     ]

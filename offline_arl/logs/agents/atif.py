@@ -20,6 +20,8 @@ from offline_arl.logs.agents.atif_steps import convert_steps
 from offline_arl.logs.agents.harbor_trials import TrialResult, is_trial_result
 from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object, json_text
 from offline_arl.logs.providers.openai_messages import json_type, normalize_tools
+from offline_arl.logs.slots.reading import apply_slot
+from offline_arl.logs.slots.slot import take_slot
 from offline_arl.logs.stitching.message_keys import MessageKeys
 from offline_arl.trajectories.schema import Branch, Context, Source, Trajectory
 
@@ -112,7 +114,11 @@ class _Run:
     def add(self, document: _Document) -> None:
         name = f"{PurePath(document.label).name}#{document.position}"
         source = self._group.source([document.index])
+        slot = take_slot(as_object(document.values.get("extra")))
         made = _trajectory(document.values, self._group.trajectory_id(name), source, "")
+        if slot is not None:  # an export of this library: it knows its links
+            self.found.append(apply_slot(made, slot, made.trajectory_id))
+            return
         previous = None if self._main is None else self.found[self._main]
         if previous is not None:
             if document.is_sub_agent or not _continues(previous, made):

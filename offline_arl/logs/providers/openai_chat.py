@@ -12,10 +12,14 @@ import msgspec
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError
 from offline_arl.logs.providers.openai_messages import convert_messages, json_type, normalize_tools
+from offline_arl.logs.providers.own_keys import take_contexts, take_links
 from offline_arl.logs.providers.plain_messages import decode_plain
 from offline_arl.logs.records import explain
+from offline_arl.logs.slots.reading import apply_slot
+from offline_arl.logs.slots.slot import KEY, take_slot
 from offline_arl.trajectories.schema import Context, Message, Outcome, OutcomeStatus, Trajectory, text_message
 
+_LINK_KEYS = frozenset({"trajectory_id", "parent_trajectory_id", "identifiers", "branch", "scores"})
 _record_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _STATUSES: dict[str, OutcomeStatus] = {
     "scored": "scored",
@@ -38,7 +42,7 @@ class OpenAIChatAdapter:
 
     name = "openai_chat"
     title = "OpenAI chat messages, one conversation a record"
-    keeps = "tools, outcome and scores, task, group and type, timestamps, usage, recorded token ids"
+    keeps = "tools, outcome and scores, ids and links, timestamps, usage, recorded token ids; exports of this library"
     lacks = ""
 
     def recognizes(self, record: Any) -> bool:
@@ -57,13 +61,15 @@ class OpenAIChatAdapter:
         fields = _fields(record.raw)
         messages = _messages(fields)
         values = {key: msgspec.json.decode(raw) for key, raw in fields.items() if key not in ("tools", "functions")}
-        contexts = _contexts(fields)
+        slot = take_slot(values) if KEY in values else None
+        contexts = take_contexts(values, _contexts(fields))
         system = values.pop("system", None)
         if isinstance(system, str) and messages[0].role not in ("system", "developer"):
             messages.insert(0, text_message("system", system))
         elif system is not None:
             values["system"] = system
-        return [trajectory_of(record, self.name, messages, contexts, values)]
+        trajectory = trajectory_of(record, self.name, messages, contexts, values)
+        return [apply_slot(trajectory, slot, record.trajectory_id())]
 
 
 def trajectory_of(
@@ -81,9 +87,10 @@ def trajectory_of(
     metadata = values.pop("metadata", None)
     metadata = dict(metadata) if isinstance(metadata, dict) else {} if metadata is None else {"metadata": metadata}
     texts = _texts(values)
+    links = take_links(values, len(messages)) if not values.keys().isdisjoint(_LINK_KEYS) else {}
     task_id = texts.get("task_id")
     trajectory = Trajectory(
-        trajectory_id=record.trajectory_id(),
+        trajectory_id=links.pop("trajectory_id", None) or record.trajectory_id(),
         messages=messages,
         source=record.source(format),
         task_id=task_id,
@@ -102,6 +109,7 @@ def trajectory_of(
         metadata=metadata,
         session_id=texts.get("session_id"),
         user_id=texts.get("user_id"),
+        **links,
     )
     # Whatever is left is kept: logged ids, finish reasons, sampling parameters and keys nobody foresaw.
     for key, value in values.items():

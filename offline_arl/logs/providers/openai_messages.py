@@ -440,4 +440,15 @@ def _tool(value: object, index: int) -> dict[str, Any]:
     inner = tool.get("function")
     if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
         raise RecordRefusedError(f"tools[{index}]: has no function name")
-    return tool
+    return {**tool, "function": _with_parsed(inner)} if isinstance(inner.get("parameters"), str) else tool
+
+
+def _with_parsed(function: dict[str, Any]) -> dict[str, Any]:
+    """A function whose parameters are JSON text, as tables have them, with all its keys and null for the missing."""
+    try:
+        parameters = msgspec.json.decode(function["parameters"])
+    except (msgspec.DecodeError, RecursionError):
+        return function
+    if not isinstance(parameters, dict):
+        return function
+    return {key: item for key, item in {**function, "parameters": parameters}.items() if item is not None}

@@ -19,6 +19,8 @@ from offline_arl.logs.primitives.times import iso_time
 from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, decode_object
 from offline_arl.logs.providers.openai_messages import convert_message, json_type
 from offline_arl.logs.rollout_stores.verifiers_rollouts import metric_scores
+from offline_arl.logs.slots.reading import apply_slot
+from offline_arl.logs.slots.slot import KEY, take_slots
 from offline_arl.trajectories.schema import (
     Branch,
     Context,
@@ -93,6 +95,7 @@ class VerifiersTraceAdapter:
 
 
 def _trace(record: RawRecord, trace: dict[str, Any], first: int, frame: _Frame, where: str) -> list[Trajectory]:
+    slots = take_slots(as_object(trace.get("info")))
     calls = {call["node"]: call for call in as_list(trace.get("calls")) if _is_committed(call)}
     nodes = _nodes(trace.get("nodes"), calls, f"{where}nodes")
     paths = _paths(nodes)
@@ -122,6 +125,10 @@ def _trace(record: RawRecord, trace: dict[str, Any], first: int, frame: _Frame, 
                 contexts=[Context(0, tools)] if tools is not None else [],
             )
         )
+    if slots and len(slots) != len(found):
+        raise RecordRefusedError(f"{where}info.{KEY}: {len(slots)} slots for {len(found)} paths through the graph")
+    if slots:  # an export of this library
+        return [apply_slot(read, slot, read.trajectory_id) for read, slot in zip(found, slots, strict=True)]
     return found
 
 

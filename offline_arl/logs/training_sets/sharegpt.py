@@ -12,6 +12,8 @@ from typing import Any
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError
 from offline_arl.logs.primitives.values import as_object, as_text, decode_object
+from offline_arl.logs.slots.reading import apply_slot
+from offline_arl.logs.slots.slot import take_slot
 from offline_arl.logs.training_sets.sharegpt_turns import OWN_ROLES, is_turn, read_turn, read_turns
 from offline_arl.logs.training_sets.training_rows import (
     contexts_of,
@@ -59,6 +61,7 @@ class ShareGPTAdapter:
     def convert(self, record: RawRecord) -> list[Trajectory]:
         """The trajectory of a conversation, or the two of a pair."""
         rest = decode_object(record.raw)
+        slot = take_slot(rest)
         contexts = contexts_of(rest.pop("tools", None))
         media = take_media(rest)
         messages = _take_messages(rest)
@@ -71,7 +74,8 @@ class ShareGPTAdapter:
         if pair is None:
             label = _take_label(rest)
             messages = place_media(messages, media, rest)
-            return [labelled(conversation(record, self.name, messages, rest, contexts), label, "label")]
+            trajectory = labelled(conversation(record, self.name, messages, rest, contexts), label, "label")
+            return [apply_slot(trajectory, slot, trajectory.trajectory_id)]
         prompt, chosen, rejected = pair
         placed = place_media([*prompt, *chosen], media, rest)
         prompt, chosen = placed[: len(prompt)], placed[len(prompt) :]

@@ -16,7 +16,16 @@ from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.platforms.message_shapes import decode_text
 from offline_arl.logs.primitives.values import as_object, json_text
 from offline_arl.logs.providers.openai_messages import convert_message, json_type
-from offline_arl.trajectories.schema import Message, Producer, Role, TextPart, ToolCall, tool_call
+from offline_arl.trajectories.schema import (
+    ContentPart,
+    Message,
+    Producer,
+    ReasoningPart,
+    Role,
+    TextPart,
+    ToolCall,
+    tool_call,
+)
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -39,6 +48,7 @@ CALL_ROLES = frozenset({"function_call", "tool_call"})
 # Names of roles that only these formats have; the others are those of OpenAI chat too.
 OWN_ROLES = frozenset(_ROLES) - {"system", "user", "assistant", "tool"}
 _CALL_TAG = re.compile(r"\s*<tool_call>\s*(.*?)\s*</tool_call>\s*", re.DOTALL)
+_THOUGHT = re.compile(r"\s*<think>\n?(.*?)\n?</think>\s*", re.DOTALL)
 _MAX_LITERAL = 100_000
 _LOSS_KEYS = ("loss", "loss_weight", "loss_scale", "weight")
 
@@ -89,12 +99,21 @@ def _turn(value: object, where: str) -> tuple[Message, bool]:
     content = next((fields.pop(key) for key in ("value", "content", "text") if key in fields), None)
     trainable = _trainable(fields)
     if logged.lower() in CALL_ROLES:
-        message = Message("assistant", tool_calls=read_calls(content, f"{where}.value"))
+        content, reasoning = _without_thought(content)
+        message = Message("assistant", reasoning, tool_calls=read_calls(content, f"{where}.value"))
         return _with(message, trainable, fields), True
     if role == "tool" and not isinstance(content, (str, list)) and content is not None:
         content = json_text(content)
     message = convert_message({**fields, "role": role, "content": content}, where)
     return _with(message, trainable, {}), False
+
+
+def _without_thought(content: object) -> tuple[object, list[ContentPart] | None]:
+    """The calls of a turn without the reasoning that LLaMA-Factory lets stand before them."""
+    found = _THOUGHT.match(content) if isinstance(content, str) else None
+    if found is None or not isinstance(content, str):
+        return content, None
+    return content[found.end() :], [ReasoningPart(found[1])]
 
 
 def _with(message: Message, trainable: bool | None, rest: dict[str, Any]) -> Message:
@@ -150,6 +169,7 @@ def _decoded(value: object) -> object:
 def _joined(first: Message, second: Message) -> Message:
     return msgspec.structs.replace(
         first,
+        content=[*(first.content or ()), *(second.content or ())] or first.content,
         tool_calls=[*first.tool_calls, *second.tool_calls],
         trainable=first.trainable if second.trainable is None else second.trainable,
         metadata={**first.metadata, **second.metadata},

@@ -14,6 +14,8 @@ import msgspec
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError, RecordSetApartError
 from offline_arl.logs.primitives.values import as_object, as_text, decode_object
 from offline_arl.logs.providers.openai_messages import convert_messages, json_type
+from offline_arl.logs.slots.reading import apply_slot
+from offline_arl.logs.slots.slot import KEY, take_slots
 from offline_arl.logs.training_sets.training_rows import (
     contexts_of,
     conversation,
@@ -52,6 +54,15 @@ class TRLAdapter:
     def convert(self, record: RawRecord) -> list[Trajectory]:
         """The trajectory of a row, or the two of a preference."""
         rest = decode_object(record.raw)
+        slots = take_slots(rest)
+        found = self._of_row(record, rest)
+        if slots and len(slots) != len(found):
+            raise RecordRefusedError(f"{KEY}: {len(slots)} slots for {len(found)} trajectories")
+        if slots:  # an export of this library
+            return [apply_slot(read, slot, read.trajectory_id) for read, slot in zip(found, slots, strict=True)]
+        return found
+
+    def _of_row(self, record: RawRecord, rest: dict[str, Any]) -> list[Trajectory]:
         if "chosen" not in rest and "completion" not in rest and "completions" not in rest:
             raise RecordSetApartError("a prompt without an answer" if "prompt" in rest else "plain text without turns")
         contexts = contexts_of(rest.pop("tools", None))

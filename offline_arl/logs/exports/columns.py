@@ -1,0 +1,92 @@
+"""Arrow types of the columns that exports to tables share. Nothing of a message is left to inference.
+
+Types that are inferred merge: every call gets the arguments of all other calls as nulls, every tool the parameters of
+all other tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from offline_arl import optional
+
+if TYPE_CHECKING:
+    from offline_arl.logs.exports.exporter import ToolShapes
+
+
+def pyarrow() -> Any:
+    """The package, or an error that names the command to install it."""
+    return optional.require("pyarrow", extra="logs")
+
+
+def messages_type(*, arguments: Any) -> Any:
+    """Of `chat.template_messages`; `arguments` is the type of a call's arguments."""
+    pa = pyarrow()
+    function = pa.struct([("name", pa.string()), ("arguments", arguments)])
+    call = pa.struct([("id", pa.string()), ("type", pa.string()), ("function", function)])
+    return pa.list_(
+        pa.struct(
+            [
+                ("role", pa.string()),
+                ("content", pa.string()),
+                ("reasoning_content", pa.string()),
+                ("tool_calls", pa.list_(call)),
+                ("tool_call_id", pa.string()),
+                ("name", pa.string()),
+            ]
+        )
+    )
+
+
+def nested_tools_type(shapes: ToolShapes) -> Any | None:
+    """The type that holds all these tool lists as they are; None where they would change one another."""
+    pa = pyarrow()
+    if not shapes.is_complete or not shapes.lists:
+        return None
+    lists = [list(tools) for tools in shapes.lists]
+    try:
+        array = pa.array(lists)
+    except pa.ArrowException:
+        return None
+    if array.to_pylist() != lists or _has_empty_struct(array.type):
+        return None
+    return array.type
+
+
+def text_tools_type() -> Any:
+    """Of tools whose parameters are JSON text."""
+    pa = pyarrow()
+    function = pa.struct([("name", pa.string()), ("description", pa.string()), ("parameters", pa.string())])
+    return pa.list_(pa.struct([("type", pa.string()), ("function", function)]))
+
+
+def array_of(values: Sequence[Any], kind: Any) -> Any:
+    """An array of a type; Arrow itself makes none of nested values whose type is an extension such as JSON."""
+    pa = pyarrow()
+    storage = _storage(kind)
+    array = pa.array(values, type=storage)
+    return array if storage == kind else array.cast(kind)
+
+
+def _storage(kind: Any) -> Any:
+    pa = pyarrow()
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    if pa.types.is_list(kind):
+        return pa.list_(_storage(kind.value_type))
+    if pa.types.is_struct(kind):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return pa.struct([(field.name, _storage(field.type)) for field in fields])
+    return kind
+
+
+def _has_empty_struct(kind: Any) -> bool:
+    """Parquet cannot hold an object without keys."""
+    pa = pyarrow()
+    if pa.types.is_list(kind):
+        return _has_empty_struct(kind.value_type)
+    if pa.types.is_struct(kind):
+        fields: Sequence[Any] = [kind.field(index) for index in range(kind.num_fields)]
+        return not fields or any(_has_empty_struct(field.type) for field in fields)
+    return False
