@@ -10,13 +10,15 @@ from offline_arl.trajectories.encoding import EncodedTrajectory
 from offline_arl.trajectories.index import AssemblyEntry, GroupRows, MadeTrajectory
 from offline_arl.trajectories.pieces import PendingGroup, batches, group_identity, read_groups, storable
 from offline_arl.trajectories.quarantine import RefusedRecord
-from offline_arl.trajectories.record_states import DELETED, RANK, RecordState, after_assembly, after_pieces
+from offline_arl.trajectories.record_states import DELETED, RANK, RecordEntry, RecordState, after_assembly, after_pieces
 from offline_arl.trajectories.schema import Feedback
 from offline_arl.trajectories.scores import feedback_digest, feedback_row
 from offline_arl.trajectories.session import WriteSession
 
 # Groups that are kept at hand from one part to the next, so that a long session needs no look-ups.
-_GROUPS_KEPT = 100_000
+_GROUPS_KEPT = 20_000
+# What the fate of a record counts towards the size of a part.
+_FATE_BYTES = 64
 
 
 class PieceIntake:
@@ -27,6 +29,7 @@ class PieceIntake:
         self._groups: dict[tuple[str, str | None, str], tuple[int, bytes, bool]] = {}
         self._last_number = session.index.last_group
         self._record: bytes | None = None  # whose pieces are coming in
+        self._known: RecordEntry | None = None  # what was known of it before
         self._record_groups: set[int] = set()
         self._fragments = 0
         self._is_deleted = False  # whether a piece of it would belong to a deleted group
@@ -55,13 +58,13 @@ class PieceIntake:
                 if known.state == RANK["refused"]:
                     session.index.retry(number)
                 return False
-            self._record, self._record_groups, self._fragments = record_key, set(), 0
+            self._record, self._known, self._record_groups, self._fragments = record_key, known, set(), 0
         buffer = session.buffer
         if deleted:
             self._is_deleted = True
             return False
         self._record_groups.add(number)
-        buffer.index.records[record_key] = after_pieces(session.record(record_key), len(self._record_groups))
+        buffer.index.records[record_key] = after_pieces(self._known, len(self._record_groups))
         group = buffer.index.groups.setdefault(number, GroupRows(group_id))
         group.pieces += 1
         group.bytes += len(payload)
@@ -175,14 +178,16 @@ def _take_fates(session: WriteSession, group: PendingGroup, fates: Iterable[tupl
             combined[key] = (state, reason)
     changed = False
     pieces: dict[bytes, Any] | None = None
+    records = session.records(list(combined))
     for key, (state, reason) in combined.items():
-        known = session.record(key)
+        known = records.get(key)
         entry = after_assembly(known, state)
         if entry == known:
             continue
         changed = True
         session.buffer.index.records[key] = entry
         session.buffer.fates.append((group.number, key, state, reason or None))
+        session.buffer.bytes += _FATE_BYTES
         if state == "refused" and (known is None or known.state != RANK["refused"]):
             if pieces is None:
                 pieces = {piece.record_key: piece for piece in reversed(group.pieces)}

@@ -9,7 +9,7 @@ never ahead of them.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from offline_arl.trajectories.record_states import RecordEntry
 
 FILE = "index.sqlite"
 _VERSION = 2
+_KEYS_AT_A_TIME = 500  # SQLite allows 999 parameters where it was built long ago
 _SCHEMA = """
 CREATE TABLE records (key BLOB PRIMARY KEY, state INTEGER NOT NULL, groups INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE trajectories (id TEXT PRIMARY KEY, content BLOB NOT NULL, part INTEGER NOT NULL) WITHOUT ROWID;
@@ -83,6 +84,8 @@ class StoreIndex:
         self._connection = sqlite3.connect(root / FILE, isolation_level=None)
         # A lost index is rebuilt, so losing the last transaction in a power cut costs nothing.
         self._connection.execute("PRAGMA synchronous = NORMAL")
+        # The store's lock keeps other writers out: without this, every look-up would lock and unlock the file.
+        self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         if self._value("PRAGMA user_version") != _VERSION:
             self.reset(0)
         self._connection.execute("CREATE TEMP TABLE retries (number INTEGER PRIMARY KEY)")
@@ -101,6 +104,16 @@ class StoreIndex:
         """What is known of a log record, or None where it was never seen."""
         row = None if self.empty else self._one("SELECT state, groups FROM records WHERE key = ?", key)
         return None if row is None else RecordEntry(*row)
+
+    def records(self, keys: Sequence[bytes]) -> dict[bytes, RecordEntry]:
+        """What is known of some log records; those that were never seen are missing."""
+        found: dict[bytes, RecordEntry] = {}
+        for start in range(0, 0 if self.empty else len(keys), _KEYS_AT_A_TIME):
+            chosen = keys[start : start + _KEYS_AT_A_TIME]
+            marks = ", ".join("?" * len(chosen))
+            rows = self._all(f"SELECT key, state, groups FROM records WHERE key IN ({marks})", *chosen)
+            found.update((key, RecordEntry(state, groups)) for key, state, groups in rows)
+        return found
 
     def content_of(self, trajectory_id: str) -> bytes | None:
         """The content key of the trajectory with this id, or None."""

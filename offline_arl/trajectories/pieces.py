@@ -37,7 +37,7 @@ PIECE_COLUMNS: dict[str, pl.DataType] = {
     "payload": pl.Binary(),
 }
 # Bytes of payload that are read, and held by an assembly, at a time; a larger group comes alone.
-BATCH_BYTES = 32 * 2**20
+BATCH_BYTES = 16 * 2**20
 _ROW_GROUP_BYTES = 2**20
 _GROUPS_AT_A_TIME = 4096
 
@@ -108,8 +108,8 @@ def read_groups(root: Path, manifest: Manifest, index: StoreIndex, numbers: list
             rows[number].append((label, file, rest[0], fragment, record_key, *rest[1:]))
             found[number] = PendingGroup(number, group_id, format, key, scope if key is None else "")
     for number, group in found.items():
-        rows[number].sort(key=lambda piece: piece[:4])
-        for label, file, position, _, record_key, line, sha256, payload in rows[number]:
+        ordered = sorted(rows.pop(number), key=lambda piece: piece[:4])
+        for label, file, position, _, record_key, line, sha256, payload in ordered:
             group.pieces.append(StoredPiece(record_key, label, file, position, line, sha256, payload))
     return [found[number] for number in numbers if number in found]
 

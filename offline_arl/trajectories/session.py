@@ -8,7 +8,7 @@ writer removes, or an index that is behind the manifest, which it brings up to d
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -70,6 +70,13 @@ class WriteSession:
     def record(self, key: bytes) -> RecordEntry | None:
         """What is known of a log record, or None where it was never seen."""
         return self.buffer.index.records.get(key) or self.index.record(key)
+
+    def records(self, keys: Sequence[bytes]) -> dict[bytes, RecordEntry]:
+        """What is known of some log records; those that were never seen are missing."""
+        pending = self.buffer.index.records
+        found = self.index.records([key for key in keys if key not in pending])
+        found.update((key, pending[key]) for key in keys if key in pending)
+        return found
 
     def content_of(self, trajectory_id: str) -> bytes | None:
         """The content key of the trajectory with this id, or None."""
