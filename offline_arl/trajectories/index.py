@@ -294,7 +294,7 @@ def part_of(root: Path, manifest: Manifest, trajectory_id: str) -> int | None:
     if not (root / FILE).exists():
         return None
     try:
-        with closing(sqlite3.connect(f"{(root / FILE).absolute().as_uri()}?mode=ro", uri=True, timeout=0.2)) as index:
+        with closing(sqlite3.connect(f"{(root / FILE).absolute().as_uri()}?mode=ro", uri=True, timeout=0)) as index:
             if index.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
                 return None
             state = dict(index.execute("SELECT name, value FROM state"))
