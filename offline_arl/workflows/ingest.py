@@ -232,7 +232,7 @@ def _write(chunk: _Chunk, converted: Sequence[Converted], writer: StoreWriter, t
                 added = writer.add_piece(
                     format=chunk.format,
                     key=fragment.key,
-                    scope="" if fragment.key is not None else chunk.real_path,
+                    scope=chunk.real_path,
                     record_key=result.key,
                     label=record.label,
                     file=record.file,
