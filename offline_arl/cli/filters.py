@@ -5,11 +5,21 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from enum import StrEnum
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
 _PANEL = "Which trajectories"
+
+
+class OutcomeChoice(StrEnum):
+    """What `--outcome` takes."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    UNSCORED = "unscored"
+    ERROR = "error"
 
 
 class _Option(NamedTuple):
@@ -36,7 +46,7 @@ _OPTIONS: dict[str, _Option] = {
     "outcome": _Option(
         "outcomes",
         Annotated[
-            list[Literal["success", "failure", "unscored", "error"]] | None,
+            list[OutcomeChoice] | None,
             typer.Option("--outcome", help="With this outcome; error: the harness crashed.", rich_help_panel=_PANEL),
         ],
     ),
@@ -66,12 +76,17 @@ def with_filters(command: Command) -> Command:
         }
         command(filters=Filters(**filters), **given)
 
-    kept = [parameter for name, parameter in signature.parameters.items() if name != "filters"]
+    # typer takes the types from the signature. That of `filters` is not there when the program runs.
+    hints = get_type_hints(command, localns={"Filters": object}, include_extras=True)
+    kept = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in signature.parameters.items()
+        if name != "filters"
+    ]
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option.annotation)
         for name, option in _OPTIONS.items()
     ]
-    # typer reads both: the parameters and their order here, their types there.
     filled.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
     filled.__annotations__ = {parameter.name: parameter.annotation for parameter in (*kept, *added)}
     return filled  # type: ignore[return-value]

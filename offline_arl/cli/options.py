@@ -18,6 +18,7 @@ def path(text: str) -> Path:
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 Seed = Annotated[int, typer.Option(help="Seed of all randomness.", min=0)]
 Store = Annotated[Path, typer.Option(help="Folder of the trajectory store.", parser=path)]
+StoreFolder = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the trajectory store.", parser=path)]
 Out = Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.", parser=path)]
 Settings = Annotated[
     list[str] | None,

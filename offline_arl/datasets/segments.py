@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from offline_arl.errors import DataError, UsageError
+from offline_arl.trajectories.lineage import StoreReference
 from offline_arl.trajectories.schema import Message, Outcome, Trajectory
 from offline_arl.trajectories.segment import Segment
 
@@ -100,6 +101,8 @@ class DatasetManifest(msgspec.Struct, frozen=True):
     `counts` has rows, trajectories, steps, tokens and action_tokens. `excluded` counts the trajectories that were
     left out by reason; their sum and `counts["trajectories"]` is the number read. `assumed` counts what the logs do
     not say and the configuration filled in. `content_sha256` covers the token ids, masks and signals of all rows.
+    `lineage` names the store, `deleted` counts trajectories that were deleted from the dataset after it was built;
+    they still count in `assumed`.
     """
 
     kind: Kind
@@ -109,6 +112,8 @@ class DatasetManifest(msgspec.Struct, frozen=True):
     excluded: dict[str, int]
     content_sha256: str
     assumed: dict[str, int] = {}
+    lineage: StoreReference | None = None
+    deleted: int = 0
     format_version: int = FORMAT_VERSION
 
 
@@ -161,19 +166,23 @@ class SegmentWriter:
         kind: Which per-step columns the rows have.
         fingerprint: Of the renderer that made the token ids.
         config: The builder's configuration, for the manifest.
+        may_be_empty: Whether a dataset without rows is fine.
 
     Raises:
         UsageError: `output` exists and is not a dataset folder.
         DataError: No row was written (raised at the end of the block).
     """
 
-    def __init__(self, output: Path, *, kind: Kind, fingerprint: str, config: dict[str, Any]) -> None:
+    def __init__(
+        self, output: Path, *, kind: Kind, fingerprint: str, config: dict[str, Any], may_be_empty: bool = False
+    ) -> None:
         if output.exists() and not (output / MANIFEST_NAME).is_file() and any(output.iterdir()):
             raise UsageError(f"{output} exists and is not a dataset folder; choose another output folder")
         self._output = output
         self._kind: Kind = kind
         self._fingerprint = fingerprint
         self._config = config
+        self._may_be_empty = may_be_empty
         self._schema = pa.schema(_BASE_FIELDS + _KIND_FIELDS[kind])
         self._temporary = output.parent / f".{output.name}.{uuid.uuid4().hex[:8]}.tmp"
         self._buffer: list[SegmentRow] = []
@@ -230,8 +239,8 @@ class SegmentWriter:
             if array is not None:
                 self._hash.update(np.ascontiguousarray(array).tobytes())
 
-    def _flush(self) -> None:
-        if not self._buffer:
+    def _flush(self, *, even_nothing: bool = False) -> None:
+        if not self._buffer and not even_nothing:
             return
         if self._parquet is None:
             path = self._temporary / f"part-{self._parts:05d}.parquet"
@@ -250,8 +259,9 @@ class SegmentWriter:
             self._parquet = None
 
     def _commit(self) -> None:
-        self._flush()
-        if self._counts["rows"] == 0:
+        nothing = self._counts["rows"] == 0
+        self._flush(even_nothing=nothing and self._may_be_empty)
+        if nothing and not self._may_be_empty:
             reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(self._excluded.items()))
             raise DataError(f"the {self._kind} dataset would be empty ({reasons or 'no trajectory was read'})")
         if self._parquet is not None:
@@ -266,8 +276,7 @@ class SegmentWriter:
             assumed=dict(sorted(self._assumed.items())),
             content_sha256=self._hash.hexdigest(),
         )
-        text = msgspec.json.format(msgspec.json.encode(self.manifest), indent=2)
-        (self._temporary / MANIFEST_NAME).write_bytes(text + b"\n")
+        write_manifest(self._temporary, self.manifest)
         if self._output.exists():
             shutil.rmtree(self._output)
         self._temporary.rename(self._output)
@@ -356,6 +365,16 @@ def load_manifest(folder: Path) -> DatasetManifest:
     if manifest.format_version != FORMAT_VERSION:
         raise DataError(f"{path}: format version {manifest.format_version} is not {FORMAT_VERSION}; build it again")
     return manifest
+
+
+def write_manifest(folder: Path, manifest: DatasetManifest) -> None:
+    """Write or replace the manifest of a dataset folder, all of it or nothing."""
+    temporary = folder / f".{MANIFEST_NAME}.{uuid.uuid4().hex[:8]}"
+    try:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+        temporary.replace(folder / MANIFEST_NAME)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def rows_of(trajectory: Trajectory, segments: Sequence[Segment]) -> list[SegmentRow]:

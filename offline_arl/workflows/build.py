@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from offline_arl.datasets.bc import BCConfig, build_bc
 from offline_arl.datasets.return_conditioned import ReturnConditionedConfig, build_return_conditioned
-from offline_arl.datasets.segments import DatasetManifest
+from offline_arl.datasets.segments import DatasetManifest, write_manifest
 from offline_arl.datasets.transitions import TransitionsConfig, build_transitions
 from offline_arl.errors import DataError
 from offline_arl.models.policy import load_policy, load_tokenizer, save_policy
 from offline_arl.models.tiny import build_tiny_policy, tokenizer_texts, train_tiny_tokenizer
 from offline_arl.rendering import Renderer
+from offline_arl.trajectories.lineage import remember_derived
 from offline_arl.trajectories.schema import Trajectory
 from offline_arl.trajectories.segment import Segment
 from offline_arl.trajectories.store import open_store
@@ -38,6 +41,8 @@ def initial_policy(config: InitialPolicy, context: StageContext) -> StageOutputs
     renderer = Renderer(tokenizer)
     tokenizer.chat_template = renderer.chat_template
     save_policy(model, tokenizer, context.folder / "policy")
+    if config.model == "tiny":  # its vocabulary is made of the store's texts
+        remember_derived(context.path(config.store, "store"), "policy", context.final("policy"))
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     return StageOutputs(
         artifacts={"policy": "policy"},
@@ -76,6 +81,8 @@ def build_dataset(config: Dataset, context: StageContext) -> StageOutputs:
         if renderer.too_long:
             raise DataError(f"{error}; {_too_long(renderer, config)}") from error
         raise
+    lineage = remember_derived(context.path(config.store, "store"), "dataset", context.final("dataset"))
+    write_manifest(context.folder / "dataset", msgspec.structs.replace(manifest, lineage=lineage))
     counts = manifest.counts
     left_out = [f"{number} left out ({reason})" for reason, number in manifest.excluded.items()]
     if renderer.too_long:

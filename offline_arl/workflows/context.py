@@ -47,13 +47,21 @@ class StageOutputs:
 
 @dataclass(frozen=True)
 class StageContext:
-    """Where a stage works. `inputs` maps the names that its configuration refers to onto their artifacts."""
+    """Where a stage works. `inputs` maps the names that its configuration refers to onto their artifacts.
+
+    `destination` is the folder that `folder` becomes when it is complete; None: it is there already.
+    """
 
     name: str
     folder: Path
     seed: int
     inputs: Mapping[str, Mapping[Artifact, Path]]
     progress: Progress = no_progress
+    destination: Path | None = None
+
+    def final(self, path: str) -> Path:
+        """Where what is at this path below `folder` will lie."""
+        return (self.destination or self.folder) / path
 
     def path(self, stage: str, artifact: Artifact) -> Path:
         """Where the artifact of an earlier stage lies."""

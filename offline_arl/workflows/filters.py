@@ -21,6 +21,7 @@ from offline_arl.errors import UsageError
 from offline_arl.trajectories import select
 from offline_arl.trajectories.encoding import SCALAR_COLUMNS
 from offline_arl.trajectories.moments import began
+from offline_arl.trajectories.store import Store
 
 OutcomeName = Literal["success", "failure", "unscored", "error"]
 
@@ -117,8 +118,11 @@ def parse_where(text: str) -> pl.Expr:
 
 
 @contextmanager
-def told_conditions() -> Iterator[None]:
+def told_conditions(store: Store | None = None) -> Iterator[None]:
     """Turn what only the data shows about a condition (a text that is cast and is no number) into one line.
+
+    Where a file of the store is damaged, the condition is not to blame, and the error is left to
+    `stores.told_damage` around the block.
 
     Raises:
         UsageError: The condition cannot be evaluated.
@@ -126,6 +130,8 @@ def told_conditions() -> Iterator[None]:
     try:
         yield
     except pl.exceptions.PolarsError as error:
+        if store is not None and store.verify():
+            raise
         raise UsageError(f"--where: {_first_line(error)}; see try_cast for values that are not all numbers") from error
 
 

@@ -10,7 +10,8 @@ import polars as pl
 
 from offline_arl.errors import DataError
 from offline_arl.evaluation.intervals import wilson_interval
-from offline_arl.trajectories.store import Store, open_store
+from offline_arl.trajectories.store import Store
+from offline_arl.workflows.stores import reading
 
 _NO_TYPE = "(none)"
 
@@ -23,13 +24,17 @@ def overview(store: str | Path) -> dict[str, Any]:
     Raises:
         DataError: There is no store at this path.
     """
-    opened = open_store(store)
+    with reading(store) as opened:
+        return _overview(opened, str(store))
+
+
+def _overview(opened: Store, name: str) -> dict[str, Any]:
     trajectories = opened.trajectories.collect()
     steps = opened.steps
     tools = steps.select(pl.col("tool_names").explode().drop_nulls().alias("tool")).collect()["tool"]
     counts = opened.manifest.counts
     return {
-        "store": str(store),
+        "store": name,
         "trajectories": counts.trajectories,
         "steps": counts.steps,
         "tasks": trajectories["task_id"].n_unique() - (1 if trajectories["task_id"].null_count() else 0),
@@ -49,7 +54,8 @@ def overview(store: str | Path) -> dict[str, Any]:
 def trajectory_rows(store: str | Path, *, limit: int) -> list[dict[str, Any]]:
     """The first `limit` trajectories, scalars only."""
     columns = ("trajectory_id", "task_id", "task_type", "n_steps", "n_tool_calls", "status", "success", "score")
-    return open_store(store).trajectories.select(columns).head(limit).collect().to_dicts()
+    with reading(store) as opened:
+        return opened.trajectories.select(columns).head(limit).collect().to_dicts()
 
 
 def step_table(store: str | Path, *, trajectory: str | None, limit: int) -> list[dict[str, Any]]:
@@ -58,11 +64,11 @@ def step_table(store: str | Path, *, trajectory: str | None, limit: int) -> list
     Raises:
         DataError: No trajectory, or more than one, begins like this.
     """
-    opened = open_store(store)
-    steps = opened.steps
-    if trajectory is not None:
-        steps = steps.filter(pl.col("trajectory_id") == _full_id(opened, trajectory))
-    return steps.head(limit).collect().to_dicts()
+    with reading(store) as opened:
+        steps = opened.steps
+        if trajectory is not None:
+            steps = steps.filter(pl.col("trajectory_id") == _full_id(opened, trajectory))
+        return steps.head(limit).collect().to_dicts()
 
 
 def one_trajectory(store: str | Path, trajectory_id: str) -> dict[str, Any]:
@@ -75,8 +81,8 @@ def one_trajectory(store: str | Path, trajectory_id: str) -> dict[str, Any]:
     """
     from offline_arl.rewards.components import RewardConfig, step_rewards
 
-    opened = open_store(store)
-    found = opened.get(_full_id(opened, trajectory_id))
+    with reading(store) as opened:
+        found = opened.get(_full_id(opened, trajectory_id))
     plain: dict[str, Any] = msgspec.to_builtins(found)
     return {**plain, "step_rewards": step_rewards(found, RewardConfig()), "step_messages": found.step_indices()}
 

@@ -61,7 +61,8 @@ def run_stage(
     _check_inputs(stage, artifacts, where=name)
     check_ready(stage, where=name)
     with new_folder(output) as work:
-        return stage_function(type(stage))(stage, StageContext(name, work, seed, artifacts, progress))
+        context = StageContext(name, work, seed, artifacts, progress, Path(output))
+        return stage_function(type(stage))(stage, context)
 
 
 def build_from_store(
@@ -104,10 +105,11 @@ def build_from_store(
             artifacts["policy"] = {"policy": folder}
         else:
             initial = InitialPolicy(kind="initial_policy", store="store", model=model)
-            context = StageContext("build", work, seed, artifacts, progress)
+            context = StageContext("build", work, seed, artifacts, progress, Path(output))
             made["policy"] = stage_function(InitialPolicy)(initial, context).artifacts["policy"]
             artifacts["policy"] = {"policy": work / made["policy"]}
-        outputs = stage_function(Dataset)(stage, StageContext("build", work, seed, artifacts, progress))
+        context = StageContext("build", work, seed, artifacts, progress, Path(output))
+        outputs = stage_function(Dataset)(stage, context)
     return replace(outputs, artifacts={**outputs.artifacts, **made})
 
 
