@@ -33,6 +33,7 @@ from offline_arl.logs.detect import PROBE_RECORDS, detect_records
 from offline_arl.logs.records import LogFile, read_records
 from offline_arl.logs.sources import find_files
 from offline_arl.trajectories.pieces import PendingGroup
+from offline_arl.trajectories.splits import extend_splits
 from offline_arl.trajectories.store import Store
 from offline_arl.trajectories.writer import RefusedRecord, StoreWriter
 from offline_arl.workflows.executors import Engine, Executor, executor
@@ -76,7 +77,8 @@ def ingest(
 
     Safe to run again after any interruption: records that are in the store are recognized and skipped. The store
     is committed part by part; a killed run leaves a readable store, and the next one completes it. A session that
-    grew since an earlier ingestion replaces its earlier state under the same trajectory id.
+    grew since an earlier ingestion replaces its earlier state under the same trajectory id. Where the store is split,
+    what is new joins the splits (see `splits.extend_splits`).
 
     Args:
         sources: Files, or folders to walk for logs (see `logs.sources.find_files`).
@@ -118,6 +120,7 @@ def ingest(
                 writer.set_apart(_file_key(name), format=None, file=name, record=None, line=None, reason=_NOT_A_LOG)
             writer.commit()
             _assemble(pool, writer, tally, plan)
+        extend_splits(store)
         if progress is not None:
             progress(total / 1e6, total / 1e6)
         return tally.report(time.perf_counter() - started, total / 1e6)
