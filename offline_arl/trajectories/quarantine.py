@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 import polars as pl
+
+from offline_arl.trajectories import files
+from offline_arl.trajectories.files import Part
 
 QUARANTINE_COLUMNS: dict[str, pl.DataType] = {
     "file": pl.String(),
@@ -44,3 +49,24 @@ class RefusedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         except UnicodeDecodeError:
             text, encoded = None, base64.b64encode(raw).decode()
         return cls(file, record, line, format, reason, key.hex(), text, encoded)
+
+
+class RefusedPlace(msgspec.Struct, frozen=True):
+    """Where a refused record lies, and why it was refused."""
+
+    file: str
+    reason: str
+    record: int | None = None
+    line: int | None = None
+    format: str | None = None
+
+
+_place_decoder = msgspec.json.Decoder(RefusedPlace)
+
+
+def refused_places(root: Path, parts: Sequence[Part]) -> Iterator[RefusedPlace]:
+    """The refused records of some parts without their content, one at a time."""
+    for part in parts:
+        if part.quarantine is not None:
+            with files.whole_file(root, part.quarantine).open("rb") as stream:
+                yield from map(_place_decoder.decode, stream)

@@ -8,6 +8,7 @@ writer removes, or an index that is behind the manifest, which it brings up to d
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +65,7 @@ class WriteSession:
         self.index = index
         self.buffer = PartBuffer()
         self.written = 0  # trajectories that were put, whether committed yet or not
+        self.found: Counter[str] = Counter()  # what validation found in them, by code
         self._copies: DuplicateTable | None = None
         self._new_copies: list[tuple[str, str]] = []
 
@@ -111,6 +113,7 @@ class WriteSession:
         buffer.blobs.update(encoded.blobs)
         if encoded.findings:
             buffer.findings.extend((name, *problem) for problem in encoded.findings)
+            self.found.update(problem.code for problem in encoded.findings)
         if encoded.identities:
             buffer.identities.extend((name, *identity) for identity in encoded.identities)
         if encoded.scores:

@@ -28,8 +28,8 @@ class Problem(NamedTuple):
 
 
 # What each code means. Codes are stable: reports, filters and other programs go by them.
-CODES: Mapping[str, str] = {
-    # Errors: what would break a reader or a loss.
+# Errors: what would break a reader or a loss.
+ERRORS: Mapping[str, str] = {
     "empty_id": "the trajectory has no id",
     "no_messages": "the trajectory has no messages",
     "contradictory_end": "the ending is both terminated and truncated",
@@ -37,7 +37,9 @@ CODES: Mapping[str, str] = {
     "index_out_of_range": "an index points outside of the messages, or contexts are out of order",
     "unreadable_tools": "tools are not a list of objects in OpenAI form",
     "logprobs_mismatch": "log-probabilities do not fit their tokens",
-    # Warnings: what real logs do.
+}
+# Warnings: what real logs do.
+WARNINGS: Mapping[str, str] = {
     "invalid_json": "a call's arguments are not a JSON object",
     "unknown_tool": "a call names a tool that was not offered",
     "invalid_arguments": "a call's arguments do not fit the schema of the tool",
@@ -51,6 +53,7 @@ CODES: Mapping[str, str] = {
     "empty_message": "an assistant message holds nothing",
     "no_policy_step": "no message was made by the policy under study",
 }
+CODES: Mapping[str, str] = {**ERRORS, **WARNINGS}
 _TEXT_LIMIT = 300
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -232,6 +232,11 @@ class StoreWriter:
     def written(self) -> int:
         """How many trajectories were written since the writer was opened, replacements among them."""
         return self._session.written
+
+    @property
+    def found(self) -> Mapping[str, int]:
+        """What validation found in the trajectories that were written, by code (see `validate.CODES`)."""
+        return self._session.found
 
     @property
     def knows_records(self) -> bool:

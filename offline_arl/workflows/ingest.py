@@ -275,6 +275,7 @@ def _assemble(pool: Executor, writer: StoreWriter, tally: Tally, plan: Redaction
             writer.commit_if_full()
     writer.commit()
     tally.trajectories = writer.written
+    tally.findings = dict(writer.found)
 
 
 def _assemble_group(group: PendingGroup, *, plan: RedactionPlan | None) -> EncodedGroup:

@@ -111,11 +111,6 @@ class Tally:
         """Whether the groups that share this record are being assembled."""
         return key in self._shared
 
-    def found(self, codes: dict[str, int]) -> None:
-        """Add findings by code."""
-        for code, count in codes.items():
-            self.findings[code] = self.findings.get(code, 0) + count
-
     def redacted(self, kinds: Mapping[str, int]) -> None:
         """Add replaced values by kind."""
         for kind, count in kinds.items():
