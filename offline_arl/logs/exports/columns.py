@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from offline_arl import optional
 
 if TYPE_CHECKING:
@@ -49,9 +51,9 @@ def nested_tools_type(shapes: ToolShapes) -> Any | None:
         array = pa.array(lists)
     except pa.ArrowException:
         return None
-    if array.to_pylist() != lists or _has_empty_struct(array.type):
-        return None
-    return array.type
+    # As JSON, since to Python 1 is 1.0 and true, and the order of keys is nothing.
+    is_same = msgspec.json.encode(array.to_pylist()) == msgspec.json.encode(lists)
+    return array.type if is_same and not _is_hollow(array.type) else None
 
 
 def text_tools_type() -> Any:
@@ -81,12 +83,12 @@ def _storage(kind: Any) -> Any:
     return kind
 
 
-def _has_empty_struct(kind: Any) -> bool:
-    """Parquet cannot hold an object without keys."""
+def _is_hollow(kind: Any) -> bool:
+    """Whether there is an object without keys or nothing but nulls, which Parquet does not give back."""
     pa = pyarrow()
     if pa.types.is_list(kind):
-        return _has_empty_struct(kind.value_type)
+        return _is_hollow(kind.value_type)
     if pa.types.is_struct(kind):
         fields: Sequence[Any] = [kind.field(index) for index in range(kind.num_fields)]
-        return not fields or any(_has_empty_struct(field.type) for field in fields)
-    return False
+        return not fields or any(_is_hollow(field.type) for field in fields)
+    return bool(pa.types.is_null(kind))

@@ -84,7 +84,8 @@ class VerlRLExporter:
             "prompt": [{"role": message["role"], "content": message["content"] or ""} for message in prompt],
             "ability": trajectory.task_type or "",
             "reward_model": {"style": "rule", "ground_truth": ""},
-            "extra_info": {"task_id": trajectory.task_id},
+            # That the key is there tells the adapter that it is more than a prompt.
+            "extra_info": {"task_id": trajectory.task_id, KEY: ""},
         }
         count = len(trajectory.messages)
         return NativeRecord(values, [[*range(start), *([None] * (count - start))]])

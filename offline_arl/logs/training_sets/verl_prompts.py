@@ -12,7 +12,7 @@ from offline_arl.logs.adapter import RawRecord, RecordRefusedError, RecordSetApa
 from offline_arl.logs.primitives.values import as_object, decode_object
 from offline_arl.logs.providers.openai_messages import convert_messages, json_type
 from offline_arl.logs.slots.reading import apply_slot
-from offline_arl.logs.slots.slot import take_slot
+from offline_arl.logs.slots.slot import KEY, take_slot
 from offline_arl.logs.training_sets.training_rows import conversation
 from offline_arl.trajectories.schema import Trajectory
 
@@ -37,11 +37,13 @@ class VerlPromptsAdapter:
     def convert(self, record: RawRecord) -> list[Trajectory]:
         """The trajectory of a row that was exported."""
         rest = decode_object(record.raw)
-        slot = take_slot(as_object(rest.get("extra_info")))
+        extra = as_object(rest.get("extra_info"))
+        is_export = KEY in extra
+        slot = take_slot(extra)
         prompt = rest.pop("prompt", None)
         if not isinstance(prompt, list):
             raise RecordRefusedError(f"prompt: expected a list of messages, got {json_type(prompt)}")
-        if slot is None:
+        if not is_export:
             raise RecordSetApartError("a prompt without an answer")
         trajectory = conversation(record, self.name, convert_messages(prompt, "prompt"), rest, [])
         return [apply_slot(trajectory, slot, trajectory.trajectory_id)]

@@ -78,7 +78,8 @@ def test_every_field_of_a_record() -> None:
     assert trajectory.outcome == Outcome("scored", success=False, score=0.25)
     assert (trajectory.terminated, trajectory.truncated, trajectory.stop_reason) == (False, True, "max_steps")
     assert trajectory.tools_at(1) == [{"type": "function", "function": {"name": "f"}}]
-    assert trajectory.metadata == {"seed": 1, "id": "run-1", "trajectory_id": "logged", "temperature": 0.7}
+    assert trajectory.trajectory_id == "logged"
+    assert trajectory.metadata == {"seed": 1, "id": "run-1", "temperature": 0.7}
 
 
 def test_attempts_at_a_task_are_a_group() -> None:
