@@ -1,4 +1,4 @@
-"""What is particular to single objectives."""
+"""What is particular to log-probabilities, weights, expectiles, targets and the reduction."""
 
 from __future__ import annotations
 
