@@ -54,14 +54,13 @@ class PrimeRLExporter:
             "ok": not is_crash,
             "errors": [{"type": "InfrastructureError", "message": ""}] if is_crash else [],
             "stop_condition": trajectory.stop_reason,
+            "timing": {"start": _seconds(trajectory.started_at)},
         }
         if trajectory.task_id is not None:
             trace["task"]["key"] = trajectory.task_id
         tools = all_tools(trajectory.contexts)
         if tools and nodes:
             nodes[0]["tools"] = [_tool(tool) for tool in tools]
-        if (start := _seconds(trajectory.started_at)) is not None:
-            trace["timing"] = {"start": start}
         return NativeRecord(trace)
 
     def place(self, record: dict[str, Any], slots: Sequence[Slot]) -> None:
@@ -80,13 +79,12 @@ def _nodes(trajectory: Trajectory) -> list[dict[str, Any]]:
         node: dict[str, Any] = {
             "parent": index - 1 if index else None,
             "message": _message(message),
+            "timestamp": _seconds(message.timestamp),
             "sampled": is_policy_message(message) and message.trainable is not False and index >= shared,
             "token_ids": [],
             "mask": [],
             "logprobs": [],
         }
-        if (moment := _seconds(message.timestamp)) is not None:
-            node["timestamp"] = moment
         nodes.append(node)
     _add_tokens(trajectory.messages, nodes)
     return nodes
@@ -183,12 +181,13 @@ def _tool(tool: Tool) -> dict[str, Any]:
     return found
 
 
-def _seconds(text: str | None) -> float | None:
-    """Seconds since 1970 of ISO 8601 text; None where it is no time or has no zone."""
-    if text is None:
-        return None
+def _seconds(text: str | None) -> float:
+    """Seconds since 1970 of ISO 8601 text; 0 where it is no time or has no zone.
+
+    Where nothing is given, the format has the time at which it is read.
+    """
     try:
-        moment = datetime.fromisoformat(text)
-        return moment.timestamp() if moment.tzinfo is not None else None
+        moment = datetime.fromisoformat(text or "")
+        return moment.timestamp() if moment.tzinfo is not None else 0.0
     except (ValueError, OverflowError):
-        return None
+        return 0.0
