@@ -21,7 +21,7 @@ _KEY_NAME = (
     r"|private[_-]?key|encryption[_-]?key|master[_-]?key|license[_-]?key|auth[_-]?key|service[_-]?key"
     r"|access[_-]?token|auth[_-]?token|refresh[_-]?token|bearer[_-]?token|session[_-]?token|security[_-]?token"
     r"|id[_-]?token|bot[_-]?token|oauth[_-]?token|deploy[_-]?token|personal[_-]?access[_-]?token|token"
-    r"|credentials?|session[_-]?id|sessionid|connect\.sid|phpsessid|jsessionid"
+    r"|credentials?|connect\.sid|phpsessid|jsessionid"
 )
 # JSON keys whose value is secret, with what may stand before the name: `db_password`, `x-api-key`, `awsSecretKey`.
 _SECRET_KEY = re.compile(rf"(?:.*[_.\-\s])?(?:{_PASSWORD_NAME}|{_KEY_NAME})", re.IGNORECASE)
@@ -106,21 +106,21 @@ class Assignments:
     _names = rf"{_PASSWORD_NAME}|{_KEY_NAME}"
     gate = (
         rf"(?i:(?:{_names})[\\\\\"'`*\])]*\s*[:=]|-(?:{_names})[ \\\\]|-(?:u|-user)[ =]"
-        r"|(?:password|passphrase|passcode|pwd|pin)(?: for [^ ]{1,40})?(?: is| was|'s| to)[: ])"
+        r"|(?:password|passphrase|passcode|pwd|pin)(?: for| is| was|'s| to)[: ])"
     )
     # name, then `=`, `:`, `=>`, `:=`; for options a blank will do.
     _assignment = re.compile(
         rf"(?i)(?<![A-Za-z0-9])(?P<name>(?:[A-Za-z0-9]+[_.-]){{0,4}}(?:{_names}))"
-        r"(?P<between>[\"'`*\])]{0,3}\s{0,3}(?:=>|:=|={1,2}|:)\s{0,4})"
-        r"(?:(?P<quote>[\"'`])(?P<quoted>[^\"'`\n]{1,4096})(?P=quote)|(?P<plain>[^\s\"'`,;<>&|]{4,4096}))"
+        r"\\*[\"'`*\])]{0,3}\s{0,3}(?:=>|:=|={1,2}|:)\s{0,4}"
+        r"(?:(?P<quote>\\*[\"'`])(?P<quoted>[^\"'`\n\\]{1,4096})(?P=quote)|(?P<plain>[^\s\"'`,;<>&|\\]{4,4096}))"
     )
     _option = re.compile(
         rf"(?i)(?<![A-Za-z0-9-])--?(?P<name>(?:[a-z0-9]+-){{0,3}}(?:{_names}))\s+[\"']?(?P<plain>[^\s\"'`,;<>&|-][^\s\"'`;<>&|]{{3,256}})"
     )
     _user = re.compile(r"(?<![\w-])(?:-u|--user)[ =][\"']?[^\s:\"'@/]{1,64}:(?P<plain>[^\s\"'`]{4,256})")
     _sentence = re.compile(
-        r"(?i)\b(?:password|passphrase|passcode|pwd|pin)(?: for [\w.@-]{1,40})?(?: is| was|'s| to)[: ]{1,2}[\"'`*]{0,2}"
-        r"(?P<plain>[^\s\"'`*,<>]{4,256})"
+        r"(?i)\b(?:password|passphrase|passcode|pwd|pin)(?: for(?: [\w.@-]{1,30}){1,4}?)?(?: is| was|'s| to)"
+        r"[: ]{1,2}[\"'`*]{0,2}(?P<plain>[^\s\"'`*,<>]{4,256})"
     )
 
     def find(self, text: str, key: str) -> Iterator[Finding]:
@@ -139,7 +139,7 @@ class Assignments:
                 yield from self._finding(match, "plain", chosen=True, quoted=False)
 
     def _finding(self, match: re.Match[str], group: str, chosen: bool, *, quoted: bool) -> Iterator[Finding]:
-        value = match[group] if quoted else match[group].rstrip(".,:!?)}]")
+        value = match[group] if quoted else match[group].rstrip(".,:?)}]")
         if is_secret(value, chosen=chosen, quoted=quoted):
             start = match.start(group)
             yield Finding(start, start + len(value), self.kind, LABEL, value, by_context=True)

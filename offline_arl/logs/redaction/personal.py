@@ -56,6 +56,7 @@ class Emails:
         sale sarl security singles style supply sydney tax tours training vacations vet villas vision watch yoga
         онлайн рф"""
     )
+    _address = re.compile(r"://[^\s/@]*:$")  # what follows is a password, and one that `UrlCredentials` left alone
     _files = words("js ts py md rs sh so ps cc pl")
 
     def find(self, text: str, key: str) -> Iterator[Finding]:
@@ -64,6 +65,8 @@ class Emails:
         for match in self._form.finditer(text):
             user, host, last = match[1], match[2].lower(), match[3].lower()
             if len(last) > 2 and last not in self._domains:
+                continue
+            if self._address.search(text[max(0, match.start() - 100) : match.start()]):
                 continue
             if user == "git" or (last in self._files and re.match(r"\d+x?\.", host)):
                 continue
@@ -87,7 +90,7 @@ class BankAccounts:
                 found = match[0]
                 # The words after it may look like one more group.
                 while len(found) >= 15:
-                    if self._iban.is_valid(found):
+                    if self._iban.is_valid(found, check_country=False):
                         value = re.sub("[ -]", "", found).upper()
                         yield Finding(match.start(), match.start() + len(found), self.kind, "IBAN", value)
                         break
@@ -120,7 +123,9 @@ class CreditCards:
             groups = "-".join(str(len(group)) for group in re.split("[ -]", match[0]))
             before = words_before(text, match.start(), key)
             named = self._words.search(before) is not None
-            if not named and (groups not in self._groups or _NUMBER_OF_SOMETHING.search(before)):
+            if not named and (
+                groups not in self._groups or _NUMBER_OF_SOMETHING.search(before) or before.rstrip()[-1:] == "="
+            ):
                 continue
             yield Finding(match.start(), match.end(), self.kind, "CREDIT_CARD", digits, by_context=named)
 
@@ -164,7 +169,7 @@ class PhoneNumbers:
     _national = re.compile(r"(?<![\w+.\-/#$=])\(?0\d(?:[ .()/\-]{0,2}\d){6,12}(?![\w%]|[-.,]\d)")
     _digits = re.compile(r"(?<![\w+.\-/#$])[1-9]\d{8,11}(?![\w%]|[-.,]\d)")
     _words = re.compile(
-        r"phone|(?<![a-z])(?:tel|telephone|call|called|calling|mobile|cell|fax|whatsapp|sms|text|dial|reach|ring"
+        r"phone|(?<![a-z])(?:tel|telephone|call|called|calling|callback|mobile|cell|fax|whatsapp|sms|text|dial|reach|ring"
         r"|number is)(?![a-z])"
     )
 
@@ -211,7 +216,7 @@ class IpAddresses:
 
     kind: Kind = "ip_address"
     gate = r"[0-9]\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]|[23fF][0-9a-fA-F]{3}:[0-9a-fA-F:]*:"
-    _v4 = re.compile(r"(?<![\w.\-=^~<>])(?<![\w.]/)\d{1,3}(?:\.\d{1,3}){3}(?![\w\-]|\.\w)")
+    _v4 = re.compile(r"(?<![\w.\-^~<>])(?<![=~<>!]=)(?<![\w.]/)\d{1,3}(?:\.\d{1,3}){3}(?![\w\-]|\.\w)")
     # Only those that are given to networks today, and local ones: times and `std::` look like others.
     _v6 = re.compile(
         r"(?<![\w:.])[23][0-9a-fA-F]{3}(?::{1,2}[0-9a-fA-F]{1,4}){1,7}(?:::)?(?![\w:])|(?<![\w:.])f[cdef][0-9a-fA-F]{2}(?::{1,2}[0-9a-fA-F]{1,4}){1,7}(?![\w:])"
@@ -239,5 +244,7 @@ class IpAddresses:
         except ValueError:
             return
         value = str(address)
-        if self._all or (address.is_global and not address.is_multicast and value not in self._everyones):
+        if self._all or (
+            address.is_global and not address.is_multicast and value not in self._everyones and not value.endswith(".0")
+        ):
             yield Finding(match.start(), match.end(), self.kind, "IP", value)

@@ -165,7 +165,8 @@ class PrivateKeys:
     def find(self, text: str, key: str) -> Iterator[Finding]:
         if "PRIVATE KEY" in text:
             for match in self._pem.finditer(text):
-                yield Finding(match.start(), match.end(), self.kind, "PRIVATE_KEY", "".join(match[0].split()))
+                end = match.start() + len(match[0].rstrip())
+                yield Finding(match.start(), end, self.kind, "PRIVATE_KEY", "".join(match[0].split()))
         if "Private-Lines" in text:
             for match in self._putty.finditer(text):
                 yield Finding(match.start(1), match.end(1), self.kind, "PRIVATE_KEY", "".join(match[1].split()))
