@@ -145,4 +145,5 @@ def test_half_precision_vocabularies_are_summed_in_float32() -> None:
     assert weight.grad is not None
     assert weight.grad.dtype == torch.bfloat16
     softmax = (features.double() @ weight.detach().double().T).softmax(dim=-1)
-    torch.testing.assert_close(weight.grad.double(), softmax.T @ features.double(), rtol=0.03, atol=1e-6)
+    expected = softmax.T @ features.double()
+    assert (weight.grad.double() - expected).norm() < 0.01 * expected.norm()
