@@ -100,6 +100,15 @@ def _split_remarks(report: Mapping[str, Any]) -> list[str]:
         lines = [f"Near duplicates are not marked yet; to keep them together: offline-arl duplicates {report['store']}"]
     if report["extended"]:
         lines.append(f"{report['assigned']} trajectories were new; {report['moved']} moved to join their family.")
+    empty = [name for name, counts in report["splits"].items() if not counts["trajectories"]]
+    total = sum(counts["trajectories"] for counts in report["splits"].values())
+    if empty:
+        lines.append(f"Nothing is in {', '.join(empty)}: there are too few families.")
+    if total and report["largest_family"] > total / 2:
+        lines.append(
+            f"One family holds {report['largest_family']} of {total} trajectories: they are copies of one another, or "
+            f"share a {report['by'] if report['by'] != 'time' else 'task'}, an episode or a branch"
+        )
     for name, lacking in report["not_everywhere"].items():
         missing = ", ".join(lacking["missing"])
         lines.append(f"task type {name or _OF_NO_TYPE}: {lacking['families']} families, none in {missing}")
@@ -111,7 +120,9 @@ def _split_remarks(report: Mapping[str, Any]) -> list[str]:
             f"those of {', '.join(report['straddlers'][:3])}"
         )
     if report["by"] in ("user", "session") and report["without_key"]:
-        lines.append(f"{report['without_key']} trajectories have no {report['by']}_id; each is a family of its own")
+        lines.append(
+            f"{report['without_key']} trajectories have no {report['by']}_id and are kept with their copies alone"
+        )
     for key, number in report["shared"].items():
         if number:
             lines.append(f"{number} values of {key} are in several splits, because it is split by {report['by']}")

@@ -51,7 +51,7 @@ def delete(
             report = {**plan.as_dict(), "deleted": False}
             out.finish(report, lambda console: _print_all(console, _plan_lines(plan, datasets=datasets)))
             return
-        if not yes:
+        if not yes and plan.changes_anything(datasets=datasets):
             _confirm(out, plan, datasets=datasets)
         done = execute(plan, datasets=datasets)
         out.finish(
@@ -90,7 +90,7 @@ def _derived_lines(derived: Sequence[DerivedData], *, will_rewrite: bool = False
             "missing": "is not found",
             "unknown": "may hold some",
         }[item.state]
-        note = "will be rewritten" if will_rewrite and (item.kind, item.state) == ("dataset", "holds") else item.note
+        note = "will be rewritten" if will_rewrite and item.is_to_be_rewritten else item.note
         lines.append(f"  {item.kind} {item.path}: {what}" + (f"; {note}" if note else ""))
         lines.extend(f"    beside it, and left as it is: {path}" for path in item.beside)
     return lines

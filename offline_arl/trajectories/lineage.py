@@ -65,12 +65,13 @@ def remember_derived(store: Path, kind: DerivedKind, path: Path) -> StoreReferen
     folder, place = store.absolute(), path.absolute()
     entry = Derived(kind, str(place), os.path.relpath(place, folder), datetime.now(UTC).isoformat(timespec="seconds"))
     try:
-        store_id = _store_id(folder)
+        own_id = _made_id(folder)
         _append(folder / FILE, entry)
-    except OSError as error:
-        logger.warning("%s: cannot be written (%s), so deletion will not reach %s", folder, error.strerror, place)
+    except (OSError, DataError) as error:
+        reason = getattr(error, "strerror", None) or error
+        logger.warning("%s: cannot be written (%s), so deletion will not reach %s", folder / FILE, reason, place)
         return None
-    return StoreReference(store_id, str(folder), os.path.relpath(folder, place))
+    return StoreReference(own_id, str(folder), os.path.relpath(folder, place))
 
 
 def derived_from(store: Path) -> list[Derived]:
@@ -100,11 +101,12 @@ def store_id(store: Path) -> str | None:
         raise DataError(f"{store / FILE}:1: is damaged ({error}); datasets of this store cannot be told") from error
 
 
-def _store_id(folder: Path) -> str:
+def _made_id(folder: Path) -> str:
+    """The id of a store, which is made where there is none."""
     identity = _Identity(uuid.uuid4().hex)
     try:
         # Complete before it has its name: of two that come first, one wins, and both use its id.
-        temporary = folder / f".tmp-{os.getpid()}-{FILE}"
+        temporary = folder / f".tmp-{identity.store_id}"
         temporary.write_bytes(msgspec.json.encode(identity) + b"\n")
         try:
             os.link(temporary, folder / FILE)

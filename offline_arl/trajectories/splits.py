@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from offline_arl.errors import DataError, UsageError
@@ -70,6 +71,7 @@ class SplitReport:
             end of their split.
         straddlers: Trajectories of the first few of them.
         without_key: How many trajectories lack what is split by, and so are families by their other links alone.
+        largest_family: Trajectories of the largest family, which no split can divide.
         shared: Identities that are not kept together, and how many of each occur in several splits.
     """
 
@@ -82,6 +84,7 @@ class SplitReport:
     straddling: int
     straddlers: tuple[str, ...]
     without_key: int
+    largest_family: int
     shared: Mapping[str, int]
 
 
@@ -269,6 +272,7 @@ def _report(rows: _Rows, recipe: SplitRecipe, chosen: Mapping[int, str | None]) 
         straddling=len(late),
         straddlers=tuple(rows.frame["trajectory_id"][family] for family in late[:_EXAMPLES]),
         without_key=rows.without_key,
+        largest_family=int(np.bincount(rows.family).max()) if len(rows.family) else 0,
         shared=_shared(frame, recipe.by),
     )
 

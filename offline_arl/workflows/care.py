@@ -94,6 +94,7 @@ def _split_report(report: SplitReport) -> dict[str, Any]:
         "straddling": report.straddling,
         "straddlers": list(report.straddlers),
         "without_key": report.without_key,
+        "largest_family": report.largest_family,
         "shared": dict(report.shared),
     }
 

@@ -46,6 +46,11 @@ class DerivedData:
     note: str = ""
     beside: tuple[Path, ...] = ()
 
+    @property
+    def is_to_be_rewritten(self) -> bool:
+        """Whether it is a dataset with rows that have to go."""
+        return (self.kind, self.state) == ("dataset", "holds")
+
     def as_dict(self) -> dict[str, Any]:
         """The same as JSON values."""
         return {
@@ -65,6 +70,10 @@ class DeletionPlan:
     users: tuple[str, ...]
     tasks: tuple[str, ...]
     derived: tuple[DerivedData, ...]
+
+    def changes_anything(self, *, datasets: bool) -> bool:
+        """Whether there is something to do; `datasets` as for `execute`."""
+        return bool(self.trajectory_ids) or (datasets and any(item.is_to_be_rewritten for item in self.derived))
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as a JSON object."""
@@ -193,6 +202,9 @@ def _look_into_dataset(store: Store, path: Path, kept: pl.DataFrame) -> DerivedD
 
 
 def _look_into_store(path: Path, deleted: Sequence[str]) -> DerivedData:
+    note = f"delete there too: offline-arl delete {path}"
+    if not deleted:  # maybe they were deleted here before
+        return DerivedData("store", path, "unknown", note=note)
     try:
         with reading(path) as other:
             held = other.trajectories.filter(pl.col("trajectory_id").is_in(list(deleted)))
@@ -201,7 +213,7 @@ def _look_into_store(path: Path, deleted: Sequence[str]) -> DerivedData:
         return DerivedData("store", path, "unknown", note=str(error))
     if not number:
         return DerivedData("store", path, "free")
-    return DerivedData("store", path, "holds", number, note=f"delete there too: offline-arl delete {path}")
+    return DerivedData("store", path, "holds", number, note=note)
 
 
 def _beside(dataset: Path) -> tuple[Path, ...]:
@@ -212,7 +224,7 @@ def _beside(dataset: Path) -> tuple[Path, ...]:
 
 
 def _rewritten(item: DerivedData, kept: pl.DataFrame) -> DerivedData:
-    if item.kind != "dataset" or item.state != "holds":
+    if not item.is_to_be_rewritten:
         return item
     from offline_arl.datasets.deletion import remove_trajectories, rows_by_trajectory
 
