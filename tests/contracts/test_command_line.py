@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("ingest", "build", "train", "evaluate", "online", "run", "compare", "show", "doctor")
+COMMANDS = (
+    "ingest", "show", "split", "duplicates", "label", "select", "merge", "compact", "delete", "formats",
+    "build", "train", "evaluate", "online", "run", "compare", "doctor",
+)  # fmt: skip
 HEAVY = ("torch", "transformers", "trl", "vllm", "datasets")
 
 
@@ -83,6 +86,25 @@ def test_ingest_and_show_never_import_torch(tmp_path: Path) -> None:
     )
     loaded = imported(code, str(logs), str(tmp_path / "store"))
     assert "polars" in loaded  # the commands did run
+    assert not loaded & set(HEAVY)
+
+
+def test_the_care_of_a_store_never_imports_torch(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "good day"}]
+    logs = tmp_path / "logs.jsonl"
+    logs.write_text(json.dumps({"messages": messages, "success": True, "user_id": "u"}) + "\n")
+    store, other, both = (str(tmp_path / name) for name in ("store", "other", "both"))
+    commands = [
+        ["ingest", str(logs), "--store", store], ["split", store], ["duplicates", store], ["label", store],
+        ["select", store, "--output", other], ["merge", store, other, "--output", both], ["compact", both],
+        ["delete", store, "--user", "u", "--yes", "--datasets"], ["formats"],
+    ]  # fmt: skip
+    code = (
+        "import json\nfrom offline_arl.cli.entry import run\n"
+        "for command in json.loads(sys.argv[1]): assert run([*command, '--json']) == 0, command\n"
+    )
+    loaded = imported(code, json.dumps(commands))
+    assert "polars" in loaded
     assert not loaded & set(HEAVY)
 
 
