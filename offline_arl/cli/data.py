@@ -45,6 +45,10 @@ def ingest(
         list[str] | None,
         typer.Option(metavar="REGEX", help="Do not redact values that this matches whole; repeatable."),
     ] = None,
+    report_file: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="FILE", help="Write a report about the store as an HTML page.", parser=path),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Read agent logs into a trajectory store; what is there already is not added again.
@@ -53,10 +57,13 @@ def ingest(
     """
     from offline_arl.workflows.ingest import ingest as run_ingest
     from offline_arl.workflows.ingest_report import IngestReport
+    from offline_arl.workflows.store_report import check_page_path, check_store, write_page
 
     report = IngestReport()
     try:
         with Output(as_json=json) as out, out.progress() as progress:
+            if report_file is not None:
+                check_page_path(report_file)
             report = run_ingest(
                 sources,
                 store,
@@ -66,6 +73,9 @@ def ingest(
                 redact=_redaction(redact, redact_pattern or [], keep or []),
                 progress=lambda done, total: progress("megabytes", done, total),
             )
+            if report_file is not None:
+                write_page(check_store(store), report_file)
+                out.note(f"report: {report_file}")
             if report.all_refused:
                 raise DataError(f"every record was refused; the first: {report.reasons[0]}")
             finished = report

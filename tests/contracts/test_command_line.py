@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
-    "ingest", "show", "split", "duplicates", "label", "select", "merge", "compact", "delete", "formats",
+    "ingest", "show", "check", "split", "duplicates", "label", "select", "merge", "compact", "delete", "formats",
     "build", "train", "evaluate", "online", "run", "compare", "doctor",
 )  # fmt: skip
 HEAVY = ("torch", "transformers", "trl", "vllm", "datasets")

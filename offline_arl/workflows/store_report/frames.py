@@ -9,7 +9,7 @@ import polars as pl
 from offline_arl.analysis.store_report import NamedCount, Rate, TopList
 from offline_arl.evaluation.intervals import wilson_interval
 
-TOP = 20
+TOP = 12
 EXAMPLES = 5
 
 
