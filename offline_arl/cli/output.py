@@ -113,15 +113,16 @@ class Output(AbstractContextManager["Output"]):
 def table(console: Console, header: list[str], rows: list[list[str]], *, title: str | None = None) -> None:
     """Draw a table; the first column holds names, the others numbers. Without rows: nothing."""
     from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
     from rich.table import Table
 
     if not rows:
         return
     drawn = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for index, column in enumerate(header):
-        drawn.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
+        drawn.add_column(escape(column), justify="left" if index == 0 else "right", no_wrap=index == 0)
     for row in rows:
-        drawn.add_row(*row)
+        drawn.add_row(*(escape(cell) for cell in row))  # what logs say may look like markup
     console.print(drawn)
 
 

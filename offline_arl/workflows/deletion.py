@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from offline_arl.errors import OfflineArlError, UsageError
+from offline_arl.optional import require
 from offline_arl.trajectories.deletion import DeletionReport, delete
 from offline_arl.trajectories.lineage import DerivedKind, derived_from, store_id
 from offline_arl.trajectories.splits import extend_splits
@@ -186,6 +187,7 @@ def _derived(store: Store, deleted: Sequence[str]) -> Iterator[DerivedData]:
 
 def _look_into_dataset(store: Store, path: Path, kept: pl.DataFrame) -> DerivedData:
     try:
+        require("pyarrow", extra="train")
         from offline_arl.datasets.deletion import rows_by_trajectory
         from offline_arl.datasets.segments import load_manifest
 
