@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import entry_points
 
 from offline_arl.environments.protocol import Environment, EnvironmentFamily, EpisodeStart, StepResult, Task
 from offline_arl.errors import UsageError
 
 ENTRY_POINT_GROUP = "offline_arl.environments"
+_OWN = {  # found without an installation's metadata, which may be older than the code
+    "support_desk": "offline_arl.environments.support_desk",
+    "random_walks": "offline_arl.environments.probes.random_walks",
+    "double_t_maze": "offline_arl.environments.probes.double_t_maze",
+    "key_to_door": "offline_arl.environments.probes.key_to_door",
+    "stitching": "offline_arl.environments.probes.stitching",
+}
 
 __all__ = ["Environment", "EnvironmentFamily", "EpisodeStart", "StepResult", "Task", "load"]
 
@@ -18,13 +26,12 @@ def load(name: str) -> EnvironmentFamily:
     Raises:
         UsageError: There is none; the message lists those there are.
     """
-    if name == "support_desk":
-        from offline_arl.environments.support_desk import family
-
-        return family
+    if name in _OWN:
+        own: EnvironmentFamily = import_module(_OWN[name]).family
+        return own
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in found:
-        known = ", ".join(sorted({"support_desk", *found}))
+        known = ", ".join(sorted({*_OWN, *found}))
         raise UsageError(f"unknown environment {name!r}; available: {known}")
     loaded: EnvironmentFamily = found[name].load()
     return loaded
