@@ -123,7 +123,7 @@ def export(
                 if limit is not None and trajectories + len(unit) > limit:
                     break
                 try:
-                    record = record_of(exporter, unit, container)
+                    record = record_of(exporter, unit)
                 except NoRecordError as reason:
                     skipped[str(reason)] += len(unit)
                     logger.info("%s: not exported: %s", unit[0].trajectory_id, reason)

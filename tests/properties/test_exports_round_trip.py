@@ -185,7 +185,7 @@ def assert_comes_back(exporter: Exporter, container: Container, unit: Sequence[s
         lists = [tools for trajectory in unit if (tools := all_tools(trajectory.contexts))]
         exporter = exporter.with_tools(ToolShapes(lists))
     try:
-        record = record_of(exporter, unit, container)
+        record = record_of(exporter, unit)
     except NoRecordError as reason:
         assert str(reason) in WITHOUT_RECORD  # noqa: PT017
         return
@@ -201,7 +201,7 @@ def assert_comes_back(exporter: Exporter, container: Container, unit: Sequence[s
 
 WITHOUT_RECORD = {
     "no verdict on its outcome",
-    "no answer of the agent in it",
+    "no answer of the agent to a user or a tool",
     "no prompt before the answer",
     "the two that were compared share no prompt",
     "the two that were compared are the same",

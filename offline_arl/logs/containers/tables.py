@@ -1,20 +1,23 @@
 """Parquet and Arrow tables: one row a record, or one episode a record where Minari wrote the table.
 
 Rows are read in small batches, so that memory does not grow with the file. Columns that hold JSON as strings stay
-strings; adapters know which of them to parse.
+strings; adapters know which of them to parse. Arrow's own JSON type is decoded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from offline_arl import optional
 from offline_arl.errors import DataError
 from offline_arl.logs.adapter import RawRecord
 from offline_arl.logs.containers.minari import EPISODE_COLUMNS, episodes_of_rows
 from offline_arl.logs.containers.plain_json import encode, plain
+from offline_arl.logs.primitives.json_values import decode_json
 from offline_arl.logs.records import MAX_RECORD_BYTES, LogFile
 
 _PARQUET = b"PAR1"
@@ -115,18 +118,44 @@ def _arrow_rows(path: Path, is_file: bool) -> Iterator[Row]:
 def _values(batch: Any) -> Iterator[tuple[dict[str, Any] | None, str | None]]:
     """The rows of a batch as dictionaries; where one does not convert, None and why."""
     batch = _coarse_times(batch)
+    columns = _json_columns(batch.schema)
     try:
         rows = batch.to_pylist()
     except (ValueError, OverflowError):
         # One string that is not UTF-8 fails the batch: go on row by row, so that only its row is lost.
         for index in range(batch.num_rows):
             try:
-                yield plain(batch.slice(index, 1).to_pylist()[0]), None
+                yield _row(batch.slice(index, 1).to_pylist()[0], columns), None
             except (ValueError, OverflowError, RecursionError) as error:
                 yield None, f"the row cannot be read: {_brief(error)}"
         return
     for row in rows:
-        yield plain(row), None
+        yield _row(row, columns), None
+
+
+def _row(row: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = plain(row)
+    for name in columns:
+        values[name] = _decoded(values.get(name))
+    return values
+
+
+def _json_columns(schema: Any) -> list[str]:
+    """Columns of Arrow's JSON type or of lists of it: their texts are not strings but values."""
+    import pyarrow as pa
+
+    kinds = {field.name: field.type for field in schema}
+    kinds = {name: kind.value_type if pa.types.is_list(kind) else kind for name, kind in kinds.items()}
+    return [name for name, kind in kinds.items() if getattr(kind, "extension_name", "") == "arrow.json"]
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    try:
+        return decode_json(value.encode()) if isinstance(value, str) else value
+    except (msgspec.DecodeError, RecursionError):
+        return value
 
 
 def _coarse_times(batch: Any) -> Any:

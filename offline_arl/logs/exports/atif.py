@@ -32,7 +32,7 @@ class AtifExporter:
     per_record = 1
     leaves_out = "outcome and scores, images of unknown type and files, arguments that are no JSON object"
 
-    def native(self, trajectories: Sequence[Trajectory], container: Container) -> NativeRecord:
+    def native(self, trajectories: Sequence[Trajectory]) -> NativeRecord:
         """The document of a trajectory."""
         (trajectory,) = trajectories
         agent: dict[str, Any] = {"name": trajectory.agent or _UNKNOWN, "version": _UNKNOWN}

@@ -26,22 +26,27 @@ def native_calls(calls: Sequence[ToolCall], *, as_objects: bool) -> list[dict[st
 
 
 def template_messages(messages: Sequence[Message], *, as_objects: bool) -> list[dict[str, Any]]:
-    """Messages that all have the same keys: tables and `datasets` make columns of them.
+    """Messages for a chat template; keys without a value are left out, since templates ask whether a key is there.
 
     Content is text: the template of a text model takes no parts. Without content there is "" unless there are calls,
-    since templates strip and join it.
+    since templates strip and join it. A tool result has the name of its tool, which some templates write.
     """
-    return [
-        {
-            "role": _ROLES.get(message.role, message.role),
-            "content": _content(message),
+    names: dict[str, str] = {}
+    found = []
+    for message in messages:
+        names.update({call.id: call.name for call in message.tool_calls if call.id is not None})
+        values = {
             "reasoning_content": message.reasoning or None,
             "tool_calls": native_calls(message.tool_calls, as_objects=as_objects) or None,
             "tool_call_id": message.tool_call_id,
             "name": message.name,
         }
-        for message in messages
-    ]
+        if message.role == "tool" and message.name is None:
+            values["name"] = names.get(message.tool_call_id or "", "")
+        role = _ROLES.get(message.role, message.role)
+        given = {name: value for name, value in values.items() if value is not None}
+        found.append({"role": role, "content": _content(message), **given})
+    return found
 
 
 def _content(message: Message) -> str | None:

@@ -22,10 +22,10 @@ def pyarrow() -> Any:
     return optional.require("pyarrow", extra="logs")
 
 
-def messages_type(*, arguments: Any) -> Any:
-    """Of `chat.template_messages`; `arguments` is the type of a call's arguments."""
+def messages_type() -> Any:
+    """Of a list of messages (`chat.template_message`) whose arguments are text."""
     pa = pyarrow()
-    function = pa.struct([("name", pa.string()), ("arguments", arguments)])
+    function = pa.struct([("name", pa.string()), ("arguments", pa.string())])
     call = pa.struct([("id", pa.string()), ("type", pa.string()), ("function", function)])
     return pa.list_(
         pa.struct(
@@ -64,23 +64,18 @@ def text_tools_type() -> Any:
 
 
 def array_of(values: Sequence[Any], kind: Any) -> Any:
-    """An array of a type; Arrow itself makes none of nested values whose type is an extension such as JSON."""
+    """An array of a type; of Arrow's JSON type, and of lists of it, any JSON values."""
     pa = pyarrow()
-    storage = _storage(kind)
-    array = pa.array(values, type=storage)
-    return array if storage == kind else array.cast(kind)
+    if isinstance(kind, pa.JsonType):
+        return pa.array([None if value is None else _text(value) for value in values], pa.string()).cast(kind)
+    if pa.types.is_list(kind) and isinstance(kind.value_type, pa.JsonType):
+        texts = [None if value is None else [_text(item) for item in value] for value in values]
+        return pa.array(texts, pa.list_(pa.string())).cast(kind)
+    return pa.array(values, kind)
 
 
-def _storage(kind: Any) -> Any:
-    pa = pyarrow()
-    if isinstance(kind, pa.BaseExtensionType):
-        return kind.storage_type
-    if pa.types.is_list(kind):
-        return pa.list_(_storage(kind.value_type))
-    if pa.types.is_struct(kind):
-        fields = [kind.field(index) for index in range(kind.num_fields)]
-        return pa.struct([(field.name, _storage(field.type)) for field in fields])
-    return kind
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _is_hollow(kind: Any) -> bool:

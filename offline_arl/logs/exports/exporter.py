@@ -48,7 +48,7 @@ class Exporter(Protocol):
     per_record: int
     leaves_out: str
 
-    def native(self, trajectories: Sequence[Trajectory], container: Container) -> NativeRecord:
+    def native(self, trajectories: Sequence[Trajectory]) -> NativeRecord:
         """The record of `per_record` trajectories.
 
         Raises:
@@ -87,13 +87,13 @@ class ToolShapes:
     is_complete: bool = True
 
 
-def record_of(exporter: Exporter, trajectories: Sequence[Trajectory], container: Container) -> dict[str, Any]:
+def record_of(exporter: Exporter, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
     """The record of a format, with its slots: the other tool reads it, and the adapter gets the trajectories back.
 
     Raises:
         NoRecordError: They have none in this format.
     """
-    native = exporter.native(trajectories, container)
+    native = exporter.native(trajectories)
     read = _read(exporter.adapter, native.values)
     if len(read) != len(trajectories):
         raise NoRecordError(f"its record reads as {len(read)} trajectories")

@@ -44,7 +44,7 @@ class OpenAIChatExporter:
     per_record = 1
     leaves_out = "tools that change within a conversation are joined to one list"
 
-    def native(self, trajectories: Sequence[Trajectory], container: Container) -> NativeRecord:
+    def native(self, trajectories: Sequence[Trajectory]) -> NativeRecord:
         """The record of a trajectory."""
         (trajectory,) = trajectories
         record: dict[str, Any] = {"messages": [_message(message) for message in trajectory.messages]}

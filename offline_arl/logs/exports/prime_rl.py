@@ -34,7 +34,7 @@ class PrimeRLExporter:
         "sub-agents as such, tools that change"
     )
 
-    def native(self, trajectories: Sequence[Trajectory], container: Container) -> NativeRecord:
+    def native(self, trajectories: Sequence[Trajectory]) -> NativeRecord:
         """The trace of a trajectory."""
         (trajectory,) = trajectories
         nodes = _nodes(trajectory)

@@ -39,7 +39,7 @@ class ShareGPTExporter:
         "what comes after the last answer, tools that change"
     )
 
-    def native(self, trajectories: Sequence[Trajectory], container: Container) -> NativeRecord:
+    def native(self, trajectories: Sequence[Trajectory]) -> NativeRecord:
         """The row of a conversation."""
         (trajectory,) = trajectories
         turns, layout = _turns(trajectory.messages)
@@ -92,7 +92,9 @@ def _human_turn(run: Sequence[Message]) -> dict[str, str]:
 
 def _model_turn(run: Sequence[Message]) -> dict[str, str]:
     reasoning = _BETWEEN_TEXTS.join(message.reasoning for message in run if message.reasoning)
-    thought = f"{_REASONING[0]}{reasoning}{_REASONING[1]}" if reasoning else ""
+    # What holds the marks itself would end where it does not.
+    is_marked = any(mark.strip() in reasoning for mark in _REASONING)
+    thought = f"{_REASONING[0]}{reasoning}{_REASONING[1]}" if reasoning and not is_marked else ""
     calls = [call for message in run for call in message.tool_calls]
     if calls:
         values = [

@@ -1,7 +1,7 @@
 """Data sets of TRL in its conversational types, as JSON lines or Parquet.
 
-Tools are a column of JSON text and arguments of calls are objects, as TRL wants them. In Parquet, arguments have
-Arrow's JSON type, which `datasets` decodes to objects call by call, so that calls never get each other's keys.
+Tools are a column of JSON text and arguments of calls are objects, as TRL wants them. In Parquet, messages have
+Arrow's JSON type, which `datasets` decodes one by one: neither messages nor arguments get each other's keys.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.exports.chat import template_messages
-from offline_arl.logs.exports.columns import messages_type, pyarrow
+from offline_arl.logs.exports.columns import pyarrow
 from offline_arl.logs.exports.exporter import Container, NativeRecord, NoRecordError
 from offline_arl.logs.slots.contexts import all_tools
 from offline_arl.logs.slots.slot import KEY, Slot
 from offline_arl.logs.slots.writing import slot_text
-from offline_arl.trajectories.schema import Message, Trajectory, is_policy_message
+from offline_arl.trajectories.schema import Trajectory, is_policy_message
 
+NO_ANSWER = "no answer of the agent to a user or a tool"
+_ASKING = ("user", "tool")
 _LEFT_OUT = "which answers are trained, images and files, text of developers as such, tools that change"
 
 
@@ -35,10 +37,11 @@ class TRLExporter:
     columns: Sequence[str] = ("messages",)
     labels: Mapping[str, str] = MappingProxyType({})
 
-    def native(self, trajectories: Sequence[Trajectory], container: Container) -> NativeRecord:
+    def native(self, trajectories: Sequence[Trajectory]) -> NativeRecord:
         """The row of a conversation."""
         (trajectory,) = trajectories
-        return NativeRecord({"messages": _messages(trajectory.messages, container), "tools": tools_text(trajectory)})
+        messages = template_messages(trajectory.messages, as_objects=True)
+        return NativeRecord({"messages": messages, "tools": tools_text(trajectory)})
 
     def place(self, record: dict[str, Any], slots: Sequence[Slot]) -> None:
         """One more column, of text."""
@@ -47,9 +50,8 @@ class TRLExporter:
     def arrow_columns(self) -> Mapping[str, Any]:
         """The columns, in order."""
         pa = pyarrow()
-        kind = messages_type(arguments=pa.json_())
         return {
-            **dict.fromkeys(self.columns, kind),
+            **dict.fromkeys(self.columns, pa.list_(pa.json_())),
             **{name: getattr(pa, type_name)() for name, type_name in self.labels.items()},
             "tools": pa.string(),
             KEY: pa.string(),
@@ -64,15 +66,12 @@ class TRLPromptCompletionExporter(TRLExporter):
     adapter = "trl"
     columns = ("prompt", "completion")
 
-    def native(self, trajectories: Sequence[Trajectory], container: Container) -> NativeRecord:
+    def native(self, trajectories: Sequence[Trajectory]) -> NativeRecord:
         """The row of a conversation with an answer."""
         (trajectory,) = trajectories
         start = answer_index(trajectory)
-        values: dict[str, Any] = {
-            "prompt": _messages(trajectory.messages[:start], container),
-            "completion": _messages(trajectory.messages[start:], container),
-            "tools": tools_text(trajectory),
-        }
+        messages = template_messages(trajectory.messages, as_objects=True)
+        values = {"prompt": messages[:start], "completion": messages[start:], "tools": tools_text(trajectory)}
         return NativeRecord(values)
 
 
@@ -83,12 +82,12 @@ class TRLUnpairedExporter(TRLPromptCompletionExporter):
     title = "TRL: completions with a verdict"
     labels: Mapping[str, str] = MappingProxyType({"label": "bool_"})
 
-    def native(self, trajectories: Sequence[Trajectory], container: Container) -> NativeRecord:
+    def native(self, trajectories: Sequence[Trajectory]) -> NativeRecord:
         """The row of a conversation whose outcome is a verdict."""
         outcome = trajectories[0].outcome
         if outcome.status != "scored" or outcome.success is None:
             raise NoRecordError("no verdict on its outcome")
-        values = super().native(trajectories, container).values
+        values = super().native(trajectories).values
         values["label"] = outcome.success
         return NativeRecord(values)
 
@@ -102,16 +101,15 @@ class TRLPreferenceExporter(TRLExporter):
     per_record = 2
     columns = ("prompt", "chosen", "rejected")
 
-    def native(self, trajectories: Sequence[Trajectory], container: Container) -> NativeRecord:
+    def native(self, trajectories: Sequence[Trajectory]) -> NativeRecord:
         """The row of a chosen trajectory and a rejected one."""
         chosen, rejected = trajectories
-        sides = [_messages(trajectory.messages, container) for trajectory in trajectories]
-        # The answers part where the model decides, never between its call and the result.
-        limit = min(_next_answer(chosen, len(sides[0])), _next_answer(rejected, len(sides[1])))
+        sides = [template_messages(trajectory.messages, as_objects=True) for trajectory in trajectories]
         shared = 0
-        while shared < limit and sides[0][shared] == sides[1][shared]:
+        while shared < min(map(len, sides)) - 1 and sides[0][shared] == sides[1][shared]:
             shared += 1
-        while shared and not _both_answer(chosen, rejected, shared):
+        # The answers part where the model decides, never between its call and the result.
+        while shared and not (_answers(chosen, shared) and _answers(rejected, shared)):
             shared -= 1
         if not shared:
             raise NoRecordError("the two that were compared share no prompt")
@@ -133,40 +131,19 @@ def tools_text(trajectory: Trajectory) -> str | None:
 
 
 def answer_index(trajectory: Trajectory) -> int:
-    """Where the answer begins: at the first step of the agent, in a branch the first after it parts.
+    """Where the answer begins: at the first step that answers something, in a branch the first after it parts.
 
     Raises:
-        NoRecordError: There is no answer, or nothing that it answers.
+        NoRecordError: There is none.
     """
-    steps = trajectory.step_indices()
+    answers = [index for index in trajectory.step_indices() if _answers(trajectory, index)]
+    if not answers:
+        raise NoRecordError(NO_ANSWER)
     parted = 0 if trajectory.branch is None else trajectory.branch.message_index
-    start = next((index for index in steps if index >= parted), steps[0] if steps else None)
-    if start is None:
-        raise NoRecordError("no answer of the agent in it")
-    if start == 0:
-        raise NoRecordError("no prompt before the answer")
-    return start
+    return next((index for index in answers if index >= parted), answers[0])
 
 
-def _messages(messages: Sequence[Message], container: Container) -> list[dict[str, Any]]:
-    values = template_messages(messages, as_objects=True)
-    if container == "parquet":
-        for value, message in zip(values, messages, strict=True):
-            for entry, call in zip(value["tool_calls"] or (), message.tool_calls, strict=True):
-                # The text of an object as it is; other text as a JSON string, which is what the column must hold.
-                is_object = call.arguments is not None and call.arguments_raw.strip() not in ("", "null")
-                text = call.arguments_raw if is_object else msgspec.json.encode(entry["function"]["arguments"]).decode()
-                entry["function"]["arguments"] = text
-    return values
-
-
-def _next_answer(trajectory: Trajectory, count: int) -> int:
-    steps = trajectory.step_indices()
-    return min(count - 1, steps[-1] if steps else 0)
-
-
-def _both_answer(chosen: Trajectory, rejected: Trajectory, index: int) -> bool:
-    return all(
-        index < len(trajectory.messages) and is_policy_message(trajectory.messages[index])
-        for trajectory in (chosen, rejected)
-    )
+def _answers(trajectory: Trajectory, index: int) -> bool:
+    """Whether a message is a step and answers a user or a tool; TRL takes no prompt that ends otherwise."""
+    messages = trajectory.messages
+    return 0 < index < len(messages) and is_policy_message(messages[index]) and messages[index - 1].role in _ASKING

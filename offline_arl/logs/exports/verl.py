@@ -40,13 +40,14 @@ class VerlExporter:
         """The exporter for conversations that have these tools."""
         return VerlExporter(shapes)
 
-    def native(self, trajectories: Sequence[Trajectory], container: Container) -> NativeRecord:
+    def native(self, trajectories: Sequence[Trajectory]) -> NativeRecord:
         """The row of a conversation."""
         (trajectory,) = trajectories
         tools: list[Tool] | None = all_tools(trajectory.contexts) or None
         if tools is not None and self._nested is None:
             tools = [_with_text(tool) for tool in tools]
-        return NativeRecord({"messages": template_messages(trajectory.messages, as_objects=False), "tools": tools})
+        messages = template_messages(trajectory.messages, as_objects=False)
+        return NativeRecord({"messages": messages, "tools": tools})
 
     def place(self, record: dict[str, Any], slots: Sequence[Slot]) -> None:
         """One more column, of text."""
@@ -56,7 +57,7 @@ class VerlExporter:
         """The columns, in order."""
         pa = pyarrow()
         return {
-            "messages": messages_type(arguments=pa.string()),
+            "messages": messages_type(),
             "tools": text_tools_type() if self._nested is None else self._nested,
             KEY: pa.string(),
         }
@@ -72,7 +73,7 @@ class VerlRLExporter:
     per_record = 1
     leaves_out = "the answer and all that followed it, and the tools, which verl takes from its configuration"
 
-    def native(self, trajectories: Sequence[Trajectory], container: Container) -> NativeRecord:
+    def native(self, trajectories: Sequence[Trajectory]) -> NativeRecord:
         """The row of a conversation that begins with a prompt."""
         (trajectory,) = trajectories
         start = answer_start(trajectory.messages)

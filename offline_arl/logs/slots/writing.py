@@ -25,7 +25,7 @@ _TRAJECTORY_FIELDS = [
     if name not in ("messages", "contexts", "source", "schema_version")  # provenance is that of the file that is read
 ]
 _MESSAGE_FIELDS = [name for name in Message.__struct_fields__ if name not in ("content", "tool_calls")]
-_SHARED_FIELDS = ("producer", "trainable", "metadata")
+_SHARED_FIELDS = ("producer", "trainable", "metadata", "name")
 
 
 def make_slot(read: Trajectory, trajectory: Trajectory, layout: Layout | None = None) -> Slot:

@@ -141,8 +141,9 @@ def read_calls(content: object, where: str) -> list[ToolCall]:
     Raises:
         RecordRefusedError: It is not that.
     """
-    tagged = _CALL_TAG.findall(content) if isinstance(content, str) else []
-    value = tagged or _decoded(content)
+    value = _decoded(content)
+    if isinstance(value, str):  # arguments of a call may hold the tags too
+        value = _CALL_TAG.findall(value) or value
     calls = []
     for item in value if isinstance(value, list) else [value]:
         fields = as_object(_decoded(item))
