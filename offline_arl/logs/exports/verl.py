@@ -43,8 +43,9 @@ class VerlExporter:
     def native(self, trajectories: Sequence[Trajectory]) -> NativeRecord:
         """The row of a conversation."""
         (trajectory,) = trajectories
-        tools: list[Tool] | None = all_tools(trajectory.contexts) or None
-        if tools is not None and self._nested is None:
+        # An empty list where there are none: verl hands what pandas makes of null to the chat template.
+        tools: list[Tool] = all_tools(trajectory.contexts) or []
+        if self._nested is None:
             tools = [_with_text(tool) for tool in tools]
         messages = template_messages(trajectory.messages, as_objects=False)
         return NativeRecord({"messages": messages, "tools": tools})
