@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
     "ingest", "show", "check", "split", "duplicates", "label", "select", "merge", "compact", "delete", "formats",
-    "build", "train", "evaluate", "online", "run", "compare", "doctor",
+    "export", "build", "train", "evaluate", "online", "run", "compare", "doctor",
 )  # fmt: skip
 HEAVY = ("torch", "transformers", "trl", "vllm", "datasets")
 
