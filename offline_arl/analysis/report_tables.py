@@ -394,6 +394,12 @@ def _splits(report: StoreReport) -> Section:
                 "Splits",
                 (("split", "text"), ("trajectories", "number"), ("tasks", "number"), ("success", "number")),
                 rows,
+                f"and {_of(found.more, 'more split')}" if found.more else "",
+            ),
+            Table(
+                "Trajectories by task type",
+                (("task type", "text"), *((visible(row.name), "number") for row in found.rows)),
+                tuple((visible(name), *map(number, counts)) for name, counts in found.task_types),
             ),
             Table(
                 "Leaks: what occurs in several splits. Allowed is what this way of splitting does not keep together",

@@ -262,10 +262,16 @@ class Shared:
 
 @dataclass(frozen=True)
 class Splits:
-    """The splits; `by` is None where they were made by hand. `lacking` lists task types that some split lacks."""
+    """The splits; `by` is None where they were made by hand.
+
+    `task_types` counts the trajectories of the most frequent task types in each of the `rows`; `lacking` lists those
+    that some split lacks, of all task types.
+    """
 
     by: str | None
     rows: tuple[Split, ...]
+    more: int
+    task_types: tuple[tuple[str, tuple[int, ...]], ...]
     unassigned: int
     shared: tuple[Shared, ...]
     lacking: tuple[tuple[str, tuple[str, ...]], ...]

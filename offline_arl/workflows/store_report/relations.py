@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Mapping
+
 import polars as pl
 
 from offline_arl.analysis.store_report import (
@@ -22,6 +25,7 @@ from offline_arl.trajectories.store import Store
 from offline_arl.workflows.store_report.frames import EXAMPLES, TOP, collected, rate
 
 _NO_TYPE = "(none)"
+_SPLITS = 8  # that are shown; who has more made them by hand
 # What trajectories can have in common, in the order of the report, with the column that says so.
 _IDENTITIES = {
     "task": "task_id",
@@ -81,7 +85,7 @@ def splits(store: Store) -> Splits | None:
             pl.col("task_id").drop_nulls().n_unique().cast(pl.Int64).alias("tasks"),
             successful().sum().cast(pl.Int64).alias("successes"),
             failed().sum().cast(pl.Int64).alias("failures"),
-            pl.col("task_type").fill_null(_NO_TYPE).unique().alias("types"),
+            pl.col("task_type").fill_null(_NO_TYPE).value_counts().alias("types"),
         )
     ).to_dicts()
     unassigned = sum(row["trajectories"] for row in counts if row["split"] is None)
@@ -89,7 +93,8 @@ def splits(store: Store) -> Splits | None:
         (row for row in counts if row["split"] is not None),
         key=lambda row: (order.get(row["split"], len(order)), row["split"]),
     )
-    lacking = _lacking({row["split"]: set(row["types"]) for row in named})
+    types = {row["split"]: {item["task_type"]: item["count"] for item in row["types"]} for row in named}
+    lacking = _lacking(types)
     return Splits(
         by=None if recipe is None else recipe.by,
         rows=tuple(
@@ -99,8 +104,10 @@ def splits(store: Store) -> Splits | None:
                 row["tasks"],
                 rate(row["successes"], row["successes"] + row["failures"]),
             )
-            for row in named
+            for row in named[:_SPLITS]
         ),
+        more=max(0, len(named) - _SPLITS),
+        task_types=_by_task_type(list(types.values())[:_SPLITS]),
         unassigned=unassigned,
         shared=_shared(rows, None if recipe is None else recipe.by),
         lacking=tuple(lacking[:TOP]),
@@ -108,7 +115,15 @@ def splits(store: Store) -> Splits | None:
     )
 
 
-def _lacking(types: dict[str, set[str]]) -> list[tuple[str, tuple[str, ...]]]:
+def _by_task_type(splits: list[dict[str, int]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    totals: Counter[str] = Counter()
+    for counts in splits:
+        totals.update(counts)
+    ordered = sorted(totals, key=lambda name: (-totals[name], name))
+    return tuple((name, tuple(counts.get(name, 0) for counts in splits)) for name in ordered[:TOP])
+
+
+def _lacking(types: Mapping[str, Collection[str]]) -> list[tuple[str, tuple[str, ...]]]:
     """The task types that some split lacks, with these splits."""
     every = sorted(set().union(*types.values()))
     lacks = {name: tuple(split for split, present in types.items() if name not in present) for name in every}

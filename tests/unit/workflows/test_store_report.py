@@ -325,6 +325,7 @@ def test_a_split_that_leaks(store: Store, tmp_path: Path) -> None:
     assert report.splits is not None
     assert [(row.name, row.trajectories, row.tasks) for row in report.splits.rows] == [("test", 3, 2), ("train", 2, 1)]
     assert (report.splits.by, report.splits.unassigned) == (None, 13)
+    assert (report.splits.task_types, report.splits.lacking) == ((("refund", (3, 2)),), ())
     # Of task 1, one and six are in train, two and five in test; ann has one in train and three in test.
     assert shared(report) == {
         "task": Shared("task", "leak", 1, 4, ("task 1",)),
@@ -344,6 +345,7 @@ def test_a_split_that_keeps_its_promise(store: Store, tmp_path: Path) -> None:
     assert report.splits is not None
     assert [row.name for row in report.splits.rows] == ["train", "test"]
     assert (report.splits.by, report.splits.unassigned) == ("task", 0)
+    assert [(name, sum(counts)) for name, counts in report.splits.task_types] == [("odd", 12), ("refund", 6)]
     assert {found.kind for found in shared(report).values()} <= {"allowed"}
     assert [problem.text for problem in report.problems if problem.severity == "error"] == [report.problems[0].text]
 
