@@ -2,9 +2,9 @@
 
     ####G####        G goal, 1; C chest, 0.5; P pit, 0: each ends the episode, and nothing else pays
     ####.####
-    ####.####        starts: the three cells to the left of the crossing (west) and the three to its right (east)
-    C.......#
-    ####.####
+    #PPP.####        starts: the three cells to the left of the crossing (west), which is a bridge without rails, and
+    C.......#        the three to its right (east), between walls
+    #PPP.####
     ####.####
     ####P####
 
@@ -35,14 +35,18 @@ from offline_arl.environments.probes.grid import ACTIONS, OPPOSITE, Grid
 MAP = Grid("""
 ####.####
 ####.####
-####.####
+#....####
 ........#
-####.####
+#....####
 ####.####
 ####.####
 """)
-GOAL, CHEST, PIT = "E0", "A3", "E6"
-ENDS = {GOAL: ("goal", 1.0), CHEST: ("chest", 0.5), PIT: ("pit", 0.0)}
+GOAL, CHEST, PIT = "E0", "A3", "E6"  # the pit that logged agents go to; they keep off the others
+ENDS = {
+    GOAL: ("goal", 1.0),
+    CHEST: ("chest", 0.5),
+    **dict.fromkeys((PIT, "B2", "C2", "D2", "B4", "C4", "D4"), ("pit", 0.0)),
+}
 WEST = ("B3", "C3", "D3")
 EAST = ("F3", "G3", "H3")
 MAX_STEPS = 20
