@@ -11,6 +11,7 @@ import polars as pl
 from offline_arl import environments
 from offline_arl.errors import DataError, UsageError
 from offline_arl.evaluation.intervals import wilson_interval
+from offline_arl.trajectories.outcomes import label_outcomes
 from offline_arl.trajectories.select import successful
 from offline_arl.trajectories.store import open_store
 from offline_arl.workflows.context import StageContext, StageOutputs, count
@@ -53,7 +54,7 @@ def ingest_logs(config: Ingest, context: StageContext) -> StageOutputs:
 
     Raises:
         DataError: There is nothing to read, or every record was refused.
-        UsageError: The format is unknown.
+        UsageError: The format is unknown, or there is no judgement of the name in `outcome`.
     """
     if config.logs is not None:
         sources = [str(context.path(config.logs, "logs"))]
@@ -64,13 +65,17 @@ def ingest_logs(config: Ingest, context: StageContext) -> StageOutputs:
         [Path(source).expanduser() for source in sources],
         folder,
         format=config.format,
+        engine=config.engine,
         workers=config.workers,
+        redact=config.redact,
         progress=lambda done, total: context.progress("megabytes", done, total),
     )
     if report.all_refused:
         raise DataError(f"every record was refused; the first: {report.reasons[0]}")
     if report.trajectories == 0:
         raise DataError(f"{', '.join(sources)}: no trajectories there; give files of agent logs")
+    if config.outcome is not None:
+        label_outcomes(open_store(folder), config.outcome, threshold=config.outcome_threshold)
     frame = (
         open_store(folder)
         .trajectories.select(

@@ -77,13 +77,21 @@ class GenerateLogs(Stage):
 
 
 class Ingest(Stage):
-    """Read logs into a trajectory store: those of a `generate_logs` stage, or `source`."""
+    """Read logs into a trajectory store: those of a `generate_logs` stage, or `source`.
+
+    `outcome` names a judgement that decides success (see `offline-arl label`), for logs that are judged by
+    feedback; with `outcome_threshold` a number of at least that (at most, where lower is better) is a success.
+    """
 
     kind: Literal["ingest"]
     logs: Annotated[str | None, Ref("logs")] = None
     source: Annotated[tuple[str, ...] | str | None, InputFile()] = None
     format: str = "auto"
+    engine: Literal["local", "ray"] = "local"
     workers: int = Field(1, ge=1)
+    redact: bool = False
+    outcome: str | None = None
+    outcome_threshold: float | None = None
 
     produces: ClassVar[tuple[Artifact, ...]] = ("store",)
     seeded: ClassVar[bool] = False

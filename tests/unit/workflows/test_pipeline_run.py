@@ -157,6 +157,28 @@ def test_kill_9_in_the_middle_of_a_stage_costs_that_stage_alone(tmp_path: Path) 
     assert resumed.results["metrics"] == clean.results["metrics"]
 
 
+def test_a_judgement_in_the_logs_can_be_the_outcome(tmp_path: Path) -> None:
+    source = tmp_path / "logs.jsonl"
+    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi, kim@example.com"}]
+    thumbs: list[float | None] = [1, 0, 1, None]
+    records = [
+        {"messages": messages, "task_id": str(number)}
+        | ({} if value is None else {"scores": [{"name": "thumbs", "value": value, "direction": "higher_is_better"}]})
+        for number, value in enumerate(thumbs)
+    ]
+    source.write_text("".join(json.dumps(record) + "\n" for record in records))
+    stage = {"kind": "ingest", "outcome": "thumbs", "outcome_threshold": 0.5, "redact": True}
+    raw = {"name": "judged", "source": str(source), "stages": {"store": stage}}
+    metrics = run_pipeline(parse_pipeline(raw, "test"), tmp_path / "run").results["metrics"]
+    assert metrics["successes"]["estimate"] == 2
+    assert metrics["success/behavior"]["estimate"] == pytest.approx(2 / 3)  # without a judgement: not a failure
+    store = offline_arl.open_store(tmp_path / "run/stages/store/store")
+    assert all("kim@example.com" not in trajectory.messages[1].text for trajectory in store.iter_trajectories())
+    raw["stages"] = {"store": {**stage, "outcome": "stars"}}
+    with pytest.raises(UsageError, match="no judgement 'stars' with a number; there are: thumbs"):
+        run_pipeline(parse_pipeline(raw, "test"), tmp_path / "other")
+
+
 def test_a_stage_that_fails_leaves_no_folder_and_no_results_and_the_rest_is_kept(tmp_path: Path) -> None:
     source = tmp_path / "logs.jsonl"
     source.write_text(chat_line("one"))
