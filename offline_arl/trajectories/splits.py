@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -189,7 +189,8 @@ class _Rows:
             scanned = scanned.join(marks, on="trajectory_id", how="left", maintain_order="left")
         else:
             scanned = scanned.with_columns(pl.lit(None, pl.String()).alias("near_duplicate_of"))
-        began, ended = moment(pl.col("started_at")), moment(pl.col("ended_at"))
+        nowhen = pl.lit(None, pl.Datetime("us", "UTC"))  # reading times takes a while, and only cuts need them
+        began, ended = (moment(pl.col(name)) if by == "time" else nowhen for name in ("started_at", "ended_at"))
         frame = scanned.with_columns(
             pl.coalesce(began, ended).alias("began"), pl.coalesce(ended, began).alias("ended")
         ).collect()
@@ -260,8 +261,7 @@ def _report(rows: _Rows, recipe: SplitRecipe, chosen: Mapping[int, str | None]) 
     recipe = msgspec.structs.replace(
         recipe, near_duplicates=rows.near_duplicates, counts=_counts(frame, list(recipe.fractions))
     )
-    late = [family for family, name in chosen.items() if name is not None and _straddles(rows, recipe, family, name)]
-    late.sort()
+    late = sorted(_straddling(rows, recipe, chosen)) if recipe.by == "time" else []
     return SplitReport(
         recipe=recipe,
         table=frame.select("trajectory_id", "split").drop_nulls(),
@@ -296,13 +296,17 @@ def _not_everywhere(frame: pl.DataFrame, splits: Sequence[str]) -> dict[str, tup
     return lacking
 
 
-def _straddles(rows: _Rows, recipe: SplitRecipe, family: int, split: str) -> bool:
-    if recipe.by != "time" or split not in recipe.fractions:
-        return False
-    place = list(recipe.fractions).index(split)
-    first, last = rows.first[family], rows.last[family]
-    begins_before = place > 0 and first is not None and first < recipe.cuts[place - 1]
-    return begins_before or (place < len(recipe.cuts) and last is not None and last >= recipe.cuts[place])
+def _straddling(rows: _Rows, recipe: SplitRecipe, chosen: Mapping[int, str | None]) -> Iterator[int]:
+    """Families that began before their split does, or go on behind the end of it."""
+    places = {name: place for place, name in enumerate(recipe.fractions)}
+    for family, split in chosen.items():
+        place = None if split is None else places.get(split)
+        if place is None:
+            continue
+        first, last = rows.first[family], rows.last[family]
+        begins_before = place > 0 and first is not None and first < recipe.cuts[place - 1]
+        if begins_before or (place < len(recipe.cuts) and last is not None and last >= recipe.cuts[place]):
+            yield family
 
 
 def _shared(frame: pl.DataFrame, by: SplitBy) -> dict[str, int]:
