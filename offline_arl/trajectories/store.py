@@ -209,9 +209,12 @@ class Store:
             where: Condition on the columns of `Store.trajectories`.
         """
         manifest = self.manifest
+        # Side tables are whole tables; reading them for each part would make many parts slow.
+        unchanging = {"trajectory_id", *encoding.CONTENT_COLUMNS}
+        with_tables = where is not None or not unchanging.issuperset(columns)
         for part in manifest.parts:
             if part.trajectories is not None:
-                frame = self._scan_trajectories(manifest, [part], content=True)
+                frame = self._scan_trajectories(manifest, [part], content=True, with_tables=with_tables)
                 yield (frame if where is None else frame.filter(where)).select(*columns).collect()
 
     def part_ids(self, part: Part, where: pl.Expr) -> list[str]:
