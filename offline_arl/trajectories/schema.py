@@ -300,6 +300,10 @@ def parse_arguments(raw: str) -> tuple[dict[str, Any] | None, str | None]:
         value = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         return None, f"invalid JSON: {error}"
+    except UnicodeEncodeError:
+        return None, "invalid JSON: half of a surrogate pair"
+    except RecursionError:
+        return None, "invalid JSON: nested too deeply"
     if not isinstance(value, dict):
         return None, f"arguments are a JSON {type(value).__name__}, not an object"
     return value, None

@@ -18,6 +18,7 @@ from offline_arl.trajectories.schema import (
     TokenRecord,
     ToolCall,
     Trajectory,
+    parse_arguments,
     text_message,
     tool_call,
 )
@@ -165,3 +166,15 @@ def test_messages_that_hold_nothing_are_told() -> None:
     assert told([Message("user"), Message("assistant", [reasoning], producer=Producer("summary"))]) == [
         "no_policy_step messages"
     ]
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        ("\ud800", "invalid JSON: half of a surrogate pair"),
+        ("[" * 100_000, "invalid JSON: nested too deeply"),
+        ("{", "invalid JSON: Input data was truncated"),
+    ],
+)
+def test_arguments_that_cannot_be_parsed_are_kept_with_the_reason(raw: str, problem: str) -> None:
+    assert parse_arguments(raw) == (None, problem)
