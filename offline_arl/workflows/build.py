@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count as count_from
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from offline_arl.trajectories.segment import Segment
 from offline_arl.trajectories.store import open_store
 from offline_arl.workflows.context import StageContext, StageOutputs, count
 from offline_arl.workflows.stages import Dataset, InitialPolicy
+from offline_arl.workflows.stores import told_damage
 
 
 def initial_policy(config: InitialPolicy, context: StageContext) -> StageOutputs:
@@ -34,7 +36,8 @@ def initial_policy(config: InitialPolicy, context: StageContext) -> StageOutputs
     if config.model == "tiny":
         store = open_store(context.path(config.store, "store"))
         texts = (text for trajectory in store.iter_trajectories() for text in tokenizer_texts(trajectory))
-        tokenizer = train_tiny_tokenizer(texts, vocabulary_size=config.vocabulary_size)
+        with told_damage(store):
+            tokenizer = train_tiny_tokenizer(texts, vocabulary_size=config.vocabulary_size)
         model = build_tiny_policy(tokenizer, seed=context.integer_seed(), tie_embeddings=config.tie_embeddings)
     else:
         model, tokenizer = load_policy(config.model, config.dtype)
@@ -120,7 +123,12 @@ def _counted(context: StageContext, reference: str) -> Iterator[Trajectory]:
     """The trajectories of a store, with progress."""
     store = open_store(context.path(reference, "store"))
     total = len(store)
-    for done, trajectory in enumerate(store.iter_trajectories(), start=1):
+    trajectories = store.iter_trajectories()
+    for done in count_from(1):
+        with told_damage(store):  # of the store's reading alone, not of what is done with a trajectory
+            trajectory = next(trajectories, None)
+        if trajectory is None:
+            return
         yield trajectory
         if done % 100 == 0 or done == total:
             context.progress("trajectories", done, total)

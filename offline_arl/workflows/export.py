@@ -29,11 +29,13 @@ from offline_arl.logs.exports.exporter import (
 from offline_arl.logs.exports.pairs import Pairs
 from offline_arl.logs.exports.sinks import open_sink
 from offline_arl.logs.slots.contexts import all_tools
+from offline_arl.trajectories.lineage import remember_derived
 from offline_arl.trajectories.schema import Trajectory
 from offline_arl.trajectories.store import Store, open_store
 from offline_arl.workflows.context import Progress
 from offline_arl.workflows.files import told_refusals
 from offline_arl.workflows.filters import Filters, told_conditions
+from offline_arl.workflows.stores import told_damage
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +94,7 @@ def export(
 ) -> ExportReport:
     """Write trajectories in the format of another tool; `ingest` of the output gives the same trajectories.
 
-    The output appears when it is complete. Memory does not grow with the store.
+    The output appears when it is complete, and the store remembers it. Memory does not grow with the store.
 
     Args:
         store: Folder of the store, or an open one.
@@ -115,7 +117,7 @@ def export(
     condition = where.condition() if isinstance(where, Filters) else where
     skipped: Counter[str] = Counter()
     trajectories = records = 0
-    with told_conditions(), told_refusals(f"--output {path}"):
+    with told_damage(store), told_conditions(store), told_refusals(f"--output {path}"):
         if isinstance(exporter, ToolAwareExporter):
             exporter = exporter.with_tools(_tool_shapes(store, condition))
         with _appearing(path) as partial, open_sink(exporter, container, partial) as sink:
@@ -133,6 +135,7 @@ def export(
                 records += 1
             if not records:
                 raise DataError(_nothing(store, exporter, skipped))
+    remember_derived(store.path, "export", path)
     return ExportReport(
         format, path, trajectories, records, dict(skipped), time.perf_counter() - started, _size(path) / 1e6
     )

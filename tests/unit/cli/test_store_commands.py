@@ -225,26 +225,22 @@ def test_formats_lists_all_with_what_they_keep(offline_arl: Command) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["show"],
-        ["show", "--steps"],
-        ["split"],
-        ["duplicates"],
-        ["label"],
-        ["compact"],
-        ["delete", "--user", "u", "--yes"],
+        "show", "show --steps", "split", "duplicates", "label", "compact", "delete --user u1 --yes", "select -o {out}",
+        "merge -o {out}", "build bc -o {out} --store", "export --format openai_chat -o {out}.jsonl --store",
     ],
-)
+)  # fmt: skip
 def test_no_store_and_a_rotten_one_are_one_line(
-    offline_arl: Command, store: Path, tmp_path: Path, arguments: list[str]
+    offline_arl: Command, store: Path, tmp_path: Path, arguments: str
 ) -> None:
-    command, *options = arguments
-    done = offline_arl(command, tmp_path, *options)
+    filled = arguments.format(out=tmp_path / "out").split()
+    done = offline_arl(*filled, store / "steps")
     assert (done.code, done.err.count("\n"), "no trajectory store here" in done.err) == (1, 1, True)
     for part in [*store.glob("trajectories/*"), *store.glob("steps/*"), *store.glob("scores/*")]:
         data = bytearray(part.read_bytes())
         data[4 : len(data) - 8] = bytes(len(data) - 12)
         part.write_bytes(data)
-    done = offline_arl(command, store, *options)
+    done = offline_arl(*filled, store)
     assert done.code == 1, done.out
     assert done.err.count("\n") == 1, done.err
     assert "changed since it was written" in done.err or "is damaged" in done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
