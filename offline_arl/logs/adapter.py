@@ -16,6 +16,8 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
+import msgspec
+
 from offline_arl.errors import UsageError
 from offline_arl.trajectories.schema import Feedback as Feedback  # adapters give it; the store keeps it
 from offline_arl.trajectories.schema import FeedbackTarget as FeedbackTarget
@@ -32,8 +34,7 @@ class RecordSetApartError(Exception):
     """A record of the format that is not an interaction (a header, an index); it is counted and passed over."""
 
 
-@dataclass(frozen=True)
-class RawRecord:
+class RawRecord(msgspec.Struct, frozen=True, dict=True):
     """One record of a log file, as it stands there.
 
     `problem` is set where the file could not be cut properly (a line that is too long, a compressed stream that

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # redaction is loaded by those who ask for it
     from offline_arl.logs.redaction.redactor import Redactor
 
 logger = logging.getLogger(__name__)
-Result = TypeVar("Result")
 PieceFate = Literal["used", "duplicate", "set_apart", "refused"]
 
 
@@ -53,8 +52,7 @@ class PiecePosition(NamedTuple):
         return cls(record.label, record.file, record.position, record.sha256, record.line)
 
 
-@dataclass(frozen=True)
-class SplitRecord:
+class SplitRecord(msgspec.Struct, frozen=True):
     """What one record gives at once: trajectories and feedback, or fragments to be assembled, or a reason."""
 
     trajectories: Sequence[Trajectory] = ()
@@ -84,8 +82,7 @@ def record_key(record: RawRecord, real_path: str) -> bytes:
     return hashlib.blake2b(identity, digest_size=16).digest()
 
 
-@dataclass(frozen=True)
-class Converted:
+class Converted(msgspec.Struct, frozen=True):
     """What became of one record: what it holds, ready to be written, or a reason to refuse it or to set it apart."""
 
     key: bytes
@@ -127,7 +124,7 @@ def convert_records(
         result = _encoded(record_key(before, real_path), split)
         if result.refused is not None:
             raw = None if after is before else after.raw
-            result = replace(result, refused=redactor.text(result.refused), redacted=raw)
+            result = msgspec.structs.replace(result, refused=redactor.text(result.refused), redacted=raw)
         converted.append(result)
     return converted
 
@@ -158,7 +155,7 @@ def _redacted(splits: Sequence[SplitRecord], redactor: Redactor) -> list[SplitRe
             return [SplitRecord(refused=str(error))]
         return [part for split in splits for part in _redacted([split], redactor)]
     return [
-        replace(
+        msgspec.structs.replace(
             split,
             trajectories=list(islice(trajectories, len(split.trajectories))),
             feedback=list(islice(feedback, len(split.feedback))),
@@ -195,25 +192,21 @@ def split_record(adapter: LogAdapter, record: RawRecord) -> SplitRecord:
     """Convert one record; whatever is wrong with it becomes the reason of a refusal."""
     if record.problem is not None:
         return SplitRecord(refused=record.problem)
-
-    def work() -> SplitRecord:
+    try:
         if is_assembling(adapter):
             fragments = adapter.fragments(record)
             return SplitRecord(fragments=fragments) if fragments else SplitRecord(set_apart="holds nothing")
         results = cast(RecordAdapter, adapter).convert(record)
-        if not results:
-            return SplitRecord(set_apart="holds no interaction")
-        return SplitRecord(
-            [item for item in results if isinstance(item, Trajectory)],
-            [item for item in results if isinstance(item, Feedback)],
-        )
-
-    try:
-        return _told(work, record.raw, record.where, adapter.name)
-    except RecordRefusedError as error:
-        return SplitRecord(refused=str(error))
     except RecordSetApartError as error:
         return SplitRecord(set_apart=str(error))
+    except Exception as error:
+        return SplitRecord(refused=_reason(error, record.raw, record.where, adapter.name))
+    if not results:
+        return SplitRecord(set_apart="holds no interaction")
+    trajectories = [item for item in results if isinstance(item, Trajectory)]
+    if len(trajectories) == len(results):
+        return SplitRecord(trajectories)
+    return SplitRecord(trajectories, [item for item in results if isinstance(item, Feedback)])
 
 
 def assemble_group(format: str, key: str | None, pieces: Sequence[tuple[PiecePosition, bytes]]) -> AssembledGroup:
@@ -230,16 +223,15 @@ def assemble_group(format: str, key: str | None, pieces: Sequence[tuple[PiecePos
         ],
     )
 
-    def work() -> Assembly:
+    try:
         if not is_assembling(adapter):
             raise TypeError("has no assemble")
-        return adapter.assemble(group)
-
-    try:
-        assembly = _told(work, group.pieces[0].payload, group.pieces[0].where, format)
-    except (RecordRefusedError, RecordSetApartError) as error:
-        fate: PieceFate = "refused" if isinstance(error, RecordRefusedError) else "set_apart"
-        return AssembledGroup(positions, [(fate, str(error))] * len(positions))
+        assembly = adapter.assemble(group)
+    except RecordSetApartError as error:
+        return AssembledGroup(positions, [("set_apart", str(error))] * len(positions))
+    except Exception as error:
+        reason = _reason(error, group.pieces[0].payload, group.pieces[0].where, format)
+        return AssembledGroup(positions, [("refused", reason)] * len(positions))
     fates = [_fate(assembly, index) for index in range(len(positions))]
     return AssembledGroup(positions, fates, assembly.trajectories, assembly.feedback)
 
@@ -256,19 +248,14 @@ def _fate(assembly: Assembly, index: int) -> tuple[PieceFate, str]:
     return "used", ""
 
 
-def _told(work: Callable[[], Result], raw: bytes, where: str, adapter: str) -> Result:
-    """Run an adapter; what it or a decoder raises becomes a refusal with a reason for people."""
-    try:
-        return work()
-    except (RecordRefusedError, RecordSetApartError):
-        raise
-    except msgspec.MsgspecError as error:
-        raise RecordRefusedError(explain(raw, error)) from error
-    except DataError as error:
-        raise RecordRefusedError(str(error)) from error
-    except RecursionError as error:
-        raise RecordRefusedError("JSON is nested too deeply") from error
-    except Exception as error:
-        # One strange record, or a fault in a third party's adapter, must not end the ingestion of millions.
-        logger.exception("%s: the adapter %s failed", where, adapter)
-        raise RecordRefusedError(f"the adapter {adapter} failed: {type(error).__name__}: {error}") from error
+def _reason(error: Exception, raw: bytes, where: str, adapter: str) -> str:
+    """Why a record is refused, for people, from what an adapter or a decoder raised."""
+    if isinstance(error, (RecordRefusedError, DataError)):
+        return str(error)
+    if isinstance(error, msgspec.MsgspecError):
+        return explain(raw, error)
+    if isinstance(error, RecursionError):
+        return "JSON is nested too deeply"
+    # One strange record, or a fault in a third party's adapter, must not end the ingestion of millions.
+    logger.error("%s: the adapter %s failed", where, adapter, exc_info=error)
+    return f"the adapter {adapter} failed: {type(error).__name__}: {error}"

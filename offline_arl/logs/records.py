@@ -206,26 +206,33 @@ def _is_json(text: bytes) -> bool:
 
 def _lines(file: LogFile, lines: _Lines, limit: int) -> Iterator[RawRecord]:
     number, position = lines.blank_lines, 0
+    shown, label, next_piece = file.shown, file.label, lines.next_piece
     told = False
-    while line := lines.next_piece(limit):
+    while line := next_piece(limit):
         number += 1
         problem = None
-        while not line.endswith(b"\n") and len(line) < limit and (rest := lines.next_piece(limit - len(line))):
-            line += rest
-        if not line.endswith(b"\n") and len(line) >= limit:
-            problem = f"the line is longer than {limit} bytes"
-            line = line[:4096]
-            while (rest := lines.next_piece(1 << 20)) and not rest.endswith(b"\n"):
-                pass
-        elif not line.endswith(b"\n"):
-            problem = lines.damage
-            told = problem is not None
+        if line[-1:] != b"\n":
+            line, problem = _rest_of_line(line, lines, limit)
+            told = lines.damage is not None and problem == lines.damage
         raw = line.strip()
         if raw:
-            yield RawRecord(file.shown, file.label, position, raw, line=number, problem=problem)
+            yield RawRecord(shown, label, position, raw, number, problem)
             position += 1
     if lines.damage is not None and not told:
-        yield RawRecord(file.shown, file.label, position, b"", line=number + 1, problem=lines.damage)
+        yield RawRecord(shown, label, position, b"", number + 1, lines.damage)
+
+
+def _rest_of_line(line: bytes, lines: _Lines, limit: int) -> tuple[bytes, str | None]:
+    """The whole of a line of which a piece was read, and what is wrong with it."""
+    while not line.endswith(b"\n") and len(line) < limit and (rest := lines.next_piece(limit - len(line))):
+        line += rest
+    if line.endswith(b"\n"):
+        return line, None
+    if len(line) < limit:
+        return line, lines.damage
+    while (rest := lines.next_piece(1 << 20)) and not rest.endswith(b"\n"):
+        pass
+    return line[:4096], f"the line is longer than {limit} bytes"
 
 
 def _document(file: LogFile, lines: _Lines) -> Iterator[RawRecord]:

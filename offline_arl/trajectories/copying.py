@@ -13,7 +13,6 @@ from offline_arl.trajectories.files import Part
 from offline_arl.trajectories.part_frames import Void, scan
 from offline_arl.trajectories.rewriting import COLUMNS
 from offline_arl.trajectories.scores import JUDGEMENT_COLUMNS
-from offline_arl.trajectories.step_table import StepRow
 from offline_arl.trajectories.store import Store
 from offline_arl.trajectories.upgrade import upgraded
 from offline_arl.trajectories.validate import Problem
@@ -48,7 +47,7 @@ def encoded_rows(
         encoded = EncodedTrajectory(
             name,
             tuple(values),
-            [StepRow(*row) for row in steps.get(name, ())],
+            steps.get(name, []),
             {blob: blobs[blob] for blob in encoding.blob_ids(content[-1])},
             content_key,
             sum(map(len, content)),

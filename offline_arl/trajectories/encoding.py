@@ -28,7 +28,7 @@ from offline_arl.trajectories.schema import (
     Trajectory,
 )
 from offline_arl.trajectories.scores import score_values
-from offline_arl.trajectories.step_table import RefusedCall, StepRow, step_rows
+from offline_arl.trajectories.step_table import RefusedCall, Steps, steps_of
 from offline_arl.trajectories.validate import Problem, no_policy_step, refused_call, structural_problems
 
 SCALAR_COLUMNS: dict[str, pl.DataType] = {
@@ -122,7 +122,7 @@ class EncodedTrajectory(NamedTuple):
 
     trajectory_id: str
     values: tuple[Any, ...]  # in the order of SCALAR_COLUMNS and CONTENT_COLUMNS
-    steps: list[StepRow]
+    steps: list[tuple[Any, ...]]  # in the order of STEP_COLUMNS
     blobs: dict[str, tuple[str, str]]  # blob_id to (kind, text)
     content_key: bytes  # 16 bytes, equal for records that copy one another
     size: int  # bytes of JSON
@@ -132,7 +132,7 @@ class EncodedTrajectory(NamedTuple):
 
     def renamed(self, trajectory_id: str) -> EncodedTrajectory:
         """The same trajectory under another id."""
-        steps = [row._replace(trajectory_id=trajectory_id) for row in self.steps]
+        steps = [(trajectory_id, *row[1:]) for row in self.steps]
         return self._replace(trajectory_id=trajectory_id, values=(trajectory_id, *self.values[1:]), steps=steps)
 
     def with_references(self, new_ids: Mapping[str, str]) -> EncodedTrajectory:
@@ -159,6 +159,7 @@ class _BlobRefs(msgspec.Struct, omit_defaults=True):
     tools: list[tuple[int, str]] = []
 
 
+_NO_TEXT = TextPart("")
 _encoder = msgspec.json.Encoder()
 _messages_decoder = msgspec.json.Decoder(list[Message])
 _contexts_decoder = msgspec.json.Decoder(list[Context])
@@ -186,63 +187,68 @@ def encode_trajectory(trajectory: Trajectory) -> EncodedTrajectory:
     for problem in problems:
         if problem.severity == "error":
             raise DataError(f"trajectory {trajectory.trajectory_id!r}: {problem} ({problem.code})")
-    refs, blobs = _BlobRefs(), dict[str, tuple[str, str]]()
+    refs, blobs = _BlobRefs([], []), dict[str, tuple[str, str]]()
     messages = _without_system_texts(trajectory.messages, refs, blobs)
     contexts = _without_tools(trajectory.contexts, refs, blobs)
     refused: list[RefusedCall] = []
+    encode, components = _encoder.encode, trajectory.outcome.components
     try:
-        steps = step_rows(trajectory, refused)
+        steps = steps_of(trajectory, refused)
         scalars = _scalars(trajectory, steps)
         content = (
-            _encoder.encode(messages),
-            _encoder.encode(contexts),
-            _encoder.encode(trajectory.metadata),
-            _encoder.encode(trajectory.outcome.components) if trajectory.outcome.components else b"{}",
-            _encoder.encode(trajectory.identifiers) if trajectory.identifiers else b"{}",
-            _encoder.encode(trajectory.scores) if trajectory.scores else b"[]",
-            _encoder.encode(refs),
+            encode(messages),
+            encode(contexts),
+            encode(trajectory.metadata) if trajectory.metadata else b"{}",
+            encode(components) if components else b"{}",
+            encode(trajectory.identifiers) if trajectory.identifiers else b"{}",
+            encode(trajectory.scores) if trajectory.scores else b"[]",
+            encode(refs),
         )
-        _encoder.encode(scalars)  # so that what no column could hold is told here
+        encode(scalars)  # so that what no column could hold is told here
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(f"trajectory {trajectory.trajectory_id!r}: cannot be stored as JSON: {error}") from error
     if refused:
         problems.extend(map(refused_call, refused))
-    if not steps:
+    if not steps.rows:
         problems.append(no_policy_step())
-    key = hashlib.blake2b(digest_size=16)
-    # The task is part of the content: "hello" answered by "hi" in two tasks is not one record copied. What the
-    # attempt was judged to be is not: the same record with another score is still a copy.
-    for piece in (_encoder.encode(trajectory.task_id), content[0], content[1], content[-1]):
-        key.update(len(piece).to_bytes(8, "little"))
-        key.update(piece)
     return EncodedTrajectory(
         trajectory.trajectory_id,
-        (*scalars, *content),
-        steps,
+        scalars + content,
+        steps.rows,
         blobs,
-        key.digest(),
+        _content_key(encode(trajectory.task_id), content[0], content[1], content[-1]),
         sum(map(len, content)),
         problems,
         _identities(trajectory),
-        [score_values(score) for score in trajectory.scores],
+        [score_values(score) for score in trajectory.scores] if trajectory.scores else [],
     )
 
 
+def _content_key(*pieces: bytes) -> bytes:
+    """16 bytes that are equal for records that copy one another.
+
+    The task is part of the content: "hello" answered by "hi" in two tasks is not one record copied. What the
+    attempt was judged to be is not: the same record with another score is still a copy.
+    """
+    key = hashlib.blake2b(digest_size=16)
+    for piece in pieces:
+        key.update(len(piece).to_bytes(8, "little"))
+        key.update(piece)
+    return key.digest()
+
+
 def _identities(trajectory: Trajectory) -> list[Identity]:
-    found = [Identity("trace", name, None) for name in trajectory.identifiers.values()]
+    found: list[Identity] = []
+    if trajectory.identifiers:
+        found.extend(Identity("trace", name, None) for name in trajectory.identifiers.values())
     for index, message in enumerate(trajectory.messages):
         if message.id is not None and message.producer.kind != "copy":
             found.append(Identity("call", message.id, index))
     return found
 
 
-def _scalars(trajectory: Trajectory, steps: list[StepRow]) -> tuple[Any, ...]:
+def _scalars(trajectory: Trajectory, steps: Steps) -> tuple[Any, ...]:
     branch, outcome, source = trajectory.branch, trajectory.outcome, trajectory.source
-    calls = invalid_calls = invalid_actions = 0
-    for row in steps:
-        calls += row.n_tool_calls
-        invalid_calls += row.n_invalid_calls
-        invalid_actions += row.invalid_action
     return (
         trajectory.trajectory_id,
         trajectory.task_id,
@@ -271,10 +277,10 @@ def _scalars(trajectory: Trajectory, steps: list[StepRow]) -> tuple[Any, ...]:
         source.sha256,
         trajectory.schema_version,
         len(trajectory.messages),
-        len(steps),
-        calls,
-        invalid_calls,
-        invalid_actions,
+        len(steps.rows),
+        steps.tool_calls,
+        steps.invalid_calls,
+        steps.invalid_actions,
         len(trajectory.scores),
     )
 
@@ -284,7 +290,8 @@ def _without_system_texts(
 ) -> Sequence[Message]:
     replaced: dict[int, Message] = {}
     for index, message in enumerate(messages):
-        if message.role not in ("system", "developer") or not message.content:
+        role = message.role
+        if (role != "system" and role != "developer") or not message.content:
             continue
         parts = list(message.content)
         for number, part in enumerate(parts):
@@ -292,11 +299,14 @@ def _without_system_texts(
                 name = blob_id(part.text)
                 blobs[name] = ("system", part.text)
                 refs.text.append((index, number, name))
-                parts[number] = TextPart("")
+                parts[number] = _NO_TEXT
         replaced[index] = msgspec.structs.replace(message, content=parts)
     if not replaced:
         return messages
-    return [replaced.get(index, message) for index, message in enumerate(messages)]
+    stored = list(messages)
+    for index, message in replaced.items():
+        stored[index] = message
+    return stored
 
 
 def _without_tools(contexts: list[Context], refs: _BlobRefs, blobs: dict[str, tuple[str, str]]) -> Sequence[Context]:
@@ -306,7 +316,7 @@ def _without_tools(contexts: list[Context], refs: _BlobRefs, blobs: dict[str, tu
             name = blob_id(context.tools)
             blobs.setdefault(name, ("tools", context.tools))
             refs.tools.append((index, name))
-            context = msgspec.structs.replace(context, tools=None)
+            context = Context(context.start, None, context.tools_id, context.system_id)
         stored.append(context)
     return stored
 

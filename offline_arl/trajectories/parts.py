@@ -14,7 +14,6 @@ from offline_arl.trajectories.files import FileEntry, Part
 from offline_arl.trajectories.index import AssemblyEntry, IndexRows, MadeTrajectory
 from offline_arl.trajectories.pieces import write_pieces
 from offline_arl.trajectories.scores import FEEDBACK_COLUMNS, JUDGEMENT_COLUMNS
-from offline_arl.trajectories.step_table import StepRow
 from offline_arl.trajectories.tables import table
 
 ASSEMBLY_COLUMNS: dict[str, pl.DataType] = {
@@ -51,7 +50,7 @@ class PartBuffer:
     """Rows of the next part, and what the index will learn of them."""
 
     rows: list[tuple[Any, ...]] = field(default_factory=list)
-    steps: list[StepRow] = field(default_factory=list)
+    steps: list[tuple[Any, ...]] = field(default_factory=list)
     blobs: dict[str, tuple[str, str]] = field(default_factory=dict)
     findings: list[tuple[Any, ...]] = field(default_factory=list)
     identities: list[tuple[Any, ...]] = field(default_factory=list)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from offline_arl.trajectories.acceptance import checker_for
+from offline_arl.trajectories.acceptance import CallChecker, checker_for
 from offline_arl.trajectories.calls import CallProblem
-from offline_arl.trajectories.schema import POLICY_KINDS, ReasoningPart, TextPart, Trajectory
+from offline_arl.trajectories.schema import POLICY_KINDS, ReasoningPart, TextPart, ToolCall, Trajectory
 
 
 class StepRow(NamedTuple):
@@ -62,61 +63,90 @@ class RefusedCall(NamedTuple):
     problem: CallProblem
 
 
-def step_rows(trajectory: Trajectory, refused: list[RefusedCall] | None = None) -> list[StepRow]:
-    """One row a step of `trajectory`, in order.
+class Steps(NamedTuple):
+    """The steps of a trajectory, and their sums."""
+
+    rows: list[tuple[Any, ...]]  # the values of `StepRow`
+    tool_calls: int
+    invalid_calls: int
+    invalid_actions: int
+
+
+def step_rows(trajectory: Trajectory) -> list[StepRow]:
+    """One row a step of `trajectory`, in order."""
+    return [StepRow._make(row) for row in steps_of(trajectory).rows]
+
+
+def steps_of(trajectory: Trajectory, refused: list[RefusedCall] | None = None) -> Steps:
+    """The values of one row a step of `trajectory`, in order, and their sums.
 
     Args:
         trajectory: The trajectory.
         refused: Gets the calls that are not acceptable, where given.
     """
-    rows: list[StepRow] = []
-    contexts = trajectory.contexts
+    rows: list[tuple[Any, ...]] = []
+    refused = [] if refused is None else refused
+    name, contexts = trajectory.trajectory_id, trajectory.contexts
     checker = checker_for(contexts[0].tools) if len(contexts) == 1 and contexts[0].start == 0 else None
+    tool_calls = all_invalid_calls = invalid_actions = 0
     for index, message in enumerate(trajectory.messages):
         if message.role != "assistant" or message.producer.kind not in POLICY_KINDS:
             continue
-        text_characters, reasoning_characters, has_text = 0, 0, False
+        characters = reasoning_characters = invalid_calls = 0
+        has_text = False
         for part in message.content or ():
             if type(part) is TextPart:
-                text_characters += len(part.text)
-                has_text = has_text or (part.text != "" and not part.text.isspace())
+                text = part.text
+                characters += len(text)
+                has_text = has_text or (text != "" and not text.isspace())
             elif type(part) is ReasoningPart:
                 reasoning_characters += len(part.text)
-        calls, invalid_calls, problem, names = message.tool_calls, 0, None, []
+        calls, metadata, tokens = message.tool_calls, message.metadata, message.tokens
+        problem: str | None = None
         if calls:
-            judge = checker or checker_for(trajectory.context_at(index).tools)
-            for number, call in enumerate(calls):
-                names.append(call.name)
-                text_characters += len(call.arguments_raw)
-                found = judge.problem(call)
-                if found is not None:
-                    invalid_calls += 1
-                    problem = problem or found.kind
-                    if refused is not None:
-                        refused.append(RefusedCall(index, number, found))
-        metadata = message.metadata
+            tool_calls += len(calls)
+            for call in calls:
+                characters += len(call.arguments_raw)
+            found = _refused(calls, checker or checker_for(trajectory.context_at(index).tools), index)
+            if found:
+                refused.extend(found)
+                problem, invalid_calls = found[0].problem.kind, len(found)
+                all_invalid_calls += invalid_calls
         marked = bool(metadata) and metadata.get("invalid_action") is True
-        reward = metadata.get("reward") if metadata else None
+        if marked or invalid_calls:
+            invalid_actions += 1
         rows.append(
-            StepRow._make(
-                (
-                    trajectory.trajectory_id,
-                    len(rows),
-                    index,
-                    len(calls),
-                    names,
-                    invalid_calls,
-                    marked or invalid_calls > 0,
-                    problem or ("marked" if marked else None),
-                    text_characters,
-                    reasoning_characters,
-                    has_text,
-                    None if message.tokens is None else len(message.tokens.token_ids),
-                    float(reward) if isinstance(reward, (int, float)) and not isinstance(reward, bool) else None,
-                    False,
-                )
+            (
+                name,
+                len(rows),
+                index,
+                len(calls),
+                [call.name for call in calls],
+                invalid_calls,
+                marked or invalid_calls > 0,
+                problem or ("marked" if marked else None),
+                characters,
+                reasoning_characters,
+                has_text,
+                None if tokens is None else len(tokens.token_ids),
+                _reward(metadata) if metadata else None,
+                False,
             )
         )
     if rows:
-        rows[-1] = rows[-1]._replace(is_last=True)
-    return rows
+        rows[-1] = (*rows[-1][:-1], True)
+    return Steps(rows, tool_calls, all_invalid_calls, invalid_actions)
+
+
+def _refused(calls: Sequence[ToolCall], checker: CallChecker, index: int) -> list[RefusedCall]:
+    found = []
+    for number, call in enumerate(calls):
+        problem = checker.problem(call)
+        if problem is not None:
+            found.append(RefusedCall(index, number, problem))
+    return found
+
+
+def _reward(metadata: Mapping[str, Any]) -> float | None:
+    reward = metadata.get("reward")
+    return float(reward) if isinstance(reward, (int, float)) and not isinstance(reward, bool) else None

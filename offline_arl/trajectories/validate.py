@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from offline_arl.trajectories.schema import Message, Outcome, Trajectory
-from offline_arl.trajectories.step_table import RefusedCall, step_rows
+from offline_arl.trajectories.step_table import RefusedCall, steps_of
 
 Severity = Literal["error", "warning"]
 
@@ -67,7 +67,7 @@ def problems_of(trajectory: Trajectory) -> list[Problem]:
     found = structural_problems(trajectory)
     refused: list[RefusedCall] = []
     if not any(problem.severity == "error" for problem in found):  # tools that are unreadable cannot judge calls
-        if not step_rows(trajectory, refused):
+        if not steps_of(trajectory, refused).rows:
             found.append(no_policy_step())
         found.extend(map(refused_call, refused))
     return sorted(found, key=lambda problem: problem.severity)
@@ -75,12 +75,12 @@ def problems_of(trajectory: Trajectory) -> list[Problem]:
 
 def structural_problems(trajectory: Trajectory) -> list[Problem]:
     """The findings that need no look at calls' arguments."""
-    return [
-        *_record_problems(trajectory),
-        *_context_problems(trajectory),
-        *_outcome_problems(trajectory.outcome),
-        *_message_problems(trajectory.messages),
-    ]
+    found: list[Problem] = []
+    _check_record(trajectory, found)
+    _check_contexts(trajectory, found)
+    _check_outcome(trajectory.outcome, found)
+    _check_messages(trajectory.messages, found)
+    return found
 
 
 def refused_call(refused: RefusedCall) -> Problem:
@@ -109,8 +109,7 @@ def _is_finite(number: float) -> bool:
         return False
 
 
-def _record_problems(trajectory: Trajectory) -> list[Problem]:
-    found = []
+def _check_record(trajectory: Trajectory, found: list[Problem]) -> None:
     if not trajectory.trajectory_id:
         found.append(_error("empty_id", "trajectory_id", "is empty"))
     if not trajectory.messages:
@@ -138,11 +137,9 @@ def _record_problems(trajectory: Trajectory) -> list[Problem]:
         found.append(
             _error("index_out_of_range", "branch.message_index", f"{branch.message_index} is outside of the messages")
         )
-    return found
 
 
-def _context_problems(trajectory: Trajectory) -> list[Problem]:
-    found = []
+def _check_contexts(trajectory: Trajectory, found: list[Problem]) -> None:
     previous = -1
     for number, context in enumerate(trajectory.contexts):
         where = f"contexts[{number}]"
@@ -159,7 +156,6 @@ def _context_problems(trajectory: Trajectory) -> list[Problem]:
             found.append(
                 _error("unreadable_tools", f"{where}.tools", "is not the JSON text of a list of tools in OpenAI form")
             )
-    return found
 
 
 class _Function(msgspec.Struct):
@@ -202,22 +198,20 @@ def _token_problems(message: Message, index: int) -> list[Problem]:
     return []
 
 
-def _outcome_problems(outcome: Outcome) -> list[Problem]:
+def _check_outcome(outcome: Outcome, found: list[Problem]) -> None:
     success, score = outcome.success, outcome.score
     if outcome.status == "scored":
         if success is None and score is None:
-            return [_warning("impossible_reward", "outcome", "is scored and has neither success nor score")]
+            found.append(_warning("impossible_reward", "outcome", "is scored and has neither success nor score"))
         # Only the two ends of the usual scale from 0 to 1: what lies between is the scorer's own affair.
         if (success is True and score == 0) or (success is False and score == 1):
-            return [_warning("impossible_reward", "outcome", f"success is {success} and the score {score}")]
+            found.append(_warning("impossible_reward", "outcome", f"success is {success} and the score {score}"))
     elif success is not None or score is not None:
-        return [_warning("impossible_reward", "outcome", f"is {outcome.status} and has a result")]
-    return []
+        found.append(_warning("impossible_reward", "outcome", f"is {outcome.status} and has a result"))
 
 
-def _message_problems(messages: list[Message]) -> list[Problem]:
+def _check_messages(messages: list[Message], found: list[Problem]) -> None:
     """One walk over the messages; it is on the path of every record, so it does little where nothing is wrong."""
-    found: list[Problem] = []
     calls: dict[str, tuple[int, int]] = {}  # id to the place of the call that has no result yet
     answered: set[str] = set()
     previous: str | None = None
@@ -246,7 +240,6 @@ def _message_problems(messages: list[Message]) -> list[Problem]:
         if index < len(messages) - 1:
             where = f"messages[{index}].tool_calls[{number}]"
             found.append(_warning("unanswered_call", where, f"the call {name[:80]!r} has no result"))
-    return found
 
 
 def _take_result(

@@ -14,11 +14,13 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from offline_arl.logs.adapter import LogAdapter, RawRecord, adapter_named
 from offline_arl.logs.convert import (
@@ -179,7 +181,7 @@ def _chunks(files: Sequence[LogFile], chosen: LogAdapter | None, writer: StoreWr
 
 def _unrecognized(record: RawRecord) -> RawRecord:
     _, reason = detect_records([record])
-    return replace(record, problem=reason.removeprefix(f"{record.where}: "))
+    return msgspec.structs.replace(record, problem=reason.removeprefix(f"{record.where}: "))
 
 
 def _batches(

@@ -14,6 +14,7 @@ from offline_arl.logs.adapter import RawRecord, RecordRefusedError
 from offline_arl.logs.providers.openai_messages import convert_messages, json_type, normalize_tools
 from offline_arl.logs.providers.own_keys import take_contexts, take_links
 from offline_arl.logs.providers.plain_messages import decode_plain
+from offline_arl.logs.providers.plain_records import PlainRecords
 from offline_arl.logs.records import explain
 from offline_arl.logs.slots.reading import apply_slot
 from offline_arl.logs.slots.slot import KEY, take_slot
@@ -45,6 +46,9 @@ class OpenAIChatAdapter:
     keeps = "tools, outcome and scores, ids and links, timestamps, usage, recorded token ids; exports of this library"
     lacks = ""
 
+    def __init__(self) -> None:
+        self._plain = PlainRecords()
+
     def recognizes(self, record: Any) -> bool:
         """Whether the record is an object with a list of messages that have roles (or its JSON text)."""
         if not isinstance(record, dict):
@@ -58,18 +62,32 @@ class OpenAIChatAdapter:
 
     def convert(self, record: RawRecord) -> list[Trajectory]:
         """The one trajectory of a record."""
-        fields = _fields(record.raw)
-        messages = _messages(fields)
-        values = {key: msgspec.json.decode(raw) for key, raw in fields.items() if key not in ("tools", "functions")}
-        slot = take_slot(values) if KEY in values else None
-        contexts = take_contexts(values, _contexts(fields))
-        system = values.pop("system", None)
-        if isinstance(system, str) and messages[0].role not in ("system", "developer"):
-            messages.insert(0, text_message("system", system))
-        elif system is not None:
-            values["system"] = system
-        trajectory = trajectory_of(record, self.name, messages, contexts, values)
-        return [apply_slot(trajectory, slot, record.trajectory_id())]
+        if (plain := self._plain.read(record, self.name)) is not None:
+            return [plain]
+        trajectory, keys = convert_thoroughly(record, self.name)
+        self._plain.learn(keys)
+        return [trajectory]
+
+
+def convert_thoroughly(record: RawRecord, format: str) -> tuple[Trajectory, list[str]]:
+    """The trajectory of a record of any shape, and the record's keys.
+
+    Raises:
+        RecordRefusedError: It cannot be read.
+    """
+    fields = _fields(record.raw)
+    keys = list(fields)
+    messages = _messages(fields)
+    values = {key: msgspec.json.decode(raw) for key, raw in fields.items() if key not in ("tools", "functions")}
+    slot = take_slot(values) if KEY in values else None
+    contexts = take_contexts(values, _contexts(fields))
+    system = values.pop("system", None)
+    if isinstance(system, str) and messages[0].role not in ("system", "developer"):
+        messages.insert(0, text_message("system", system))
+    elif system is not None:
+        values["system"] = system
+    trajectory = trajectory_of(record, format, messages, contexts, values)
+    return (trajectory if slot is None else apply_slot(trajectory, slot, record.trajectory_id())), keys
 
 
 def trajectory_of(

@@ -7,11 +7,12 @@ declines the whole list and `openai_messages` takes it apart; both give the same
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from offline_arl.trajectories.schema import ContentPart, Message, Producer, TextPart, ToolCall, tool_call
+from offline_arl.trajectories.schema import ContentPart, Message, Producer, TextPart, tool_call
 
 
 class _Function(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -25,7 +26,9 @@ class _Call(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     type: Literal["function"] = "function"
 
 
-class _PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A chat message with nothing but the standard keys."""
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | None = None
     tool_calls: list[_Call] | None = None
@@ -33,15 +36,13 @@ class _PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     name: str | None = None
 
 
-_decoder = msgspec.json.Decoder(list[_PlainMessage])
+_decoder = msgspec.json.Decoder(list[PlainMessage])
 _TOOL = Producer("environment")
 _UNKNOWN = Producer()
 
 
 def decode_plain(raw: bytes | msgspec.Raw) -> list[Message] | None:
     """The messages of the JSON text of a list, or None where one of them is not plain or the text is no list.
-
-    A tool result without the id of its call is not plain: it has to be paired.
 
     >>> [message.text for message in decode_plain(b'[{"role": "user", "content": "hello"}]')]
     ['hello']
@@ -52,23 +53,25 @@ def decode_plain(raw: bytes | msgspec.Raw) -> list[Message] | None:
         plain = _decoder.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
         return None
+    return plain_messages(plain)
+
+
+def plain_messages(plain: Sequence[PlainMessage]) -> list[Message] | None:
+    """The messages, or None where there are none or one of them is not plain.
+
+    A tool result without the id of its call is not plain: it has to be paired.
+    """
     messages: list[Message] = []
     for message in plain:
-        content, role = message.content, message.role
+        content, role, calls, call_id = message.content, message.role, message.tool_calls, message.tool_call_id
         parts: list[ContentPart] | None = None if content is None else [TextPart(content)]
         if role == "tool":
-            if message.tool_call_id is None or message.tool_calls:
+            if call_id is None or calls:
                 return None
-            messages.append(Message(role, parts, [], message.tool_call_id, message.name, producer=_TOOL))
-        elif message.tool_calls:
-            calls = [_call(call) for call in message.tool_calls]
-            messages.append(Message(role, parts, calls, message.tool_call_id, message.name, producer=_UNKNOWN))
-        elif message.tool_call_id is None and message.name is None:
-            messages.append(Message(role, parts, producer=_UNKNOWN))
+            messages.append(Message(role, parts, [], call_id, message.name, None, _TOOL))
+        elif calls:
+            converted = [tool_call(call.function.name, call.function.arguments, id=call.id) for call in calls]
+            messages.append(Message(role, parts, converted, call_id, message.name, None, _UNKNOWN))
         else:
-            messages.append(Message(role, parts, [], message.tool_call_id, message.name, producer=_UNKNOWN))
+            messages.append(Message(role, parts, [], call_id, message.name, None, _UNKNOWN))
     return messages or None
-
-
-def _call(call: _Call) -> ToolCall:
-    return tool_call(call.function.name, call.function.arguments, id=call.id)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -188,7 +187,7 @@ class Redactor:
 def _with_content(record: RawRecord, raw: bytes) -> RawRecord:
     if raw is record.raw:
         return record
-    redacted = replace(record, raw=raw)
+    redacted = msgspec.structs.replace(record, raw=raw)
     redacted.__dict__["_sha256"] = record.sha256
     return redacted
 
