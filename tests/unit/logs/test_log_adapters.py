@@ -266,7 +266,7 @@ def test_files_of_no_known_format_are_told(tmp_path: Path, text: str, reason: st
 def test_adapters_are_found_by_name() -> None:
     assert set(adapters()) >= {"openai_chat", "tau_bench"}
     assert adapter_named("tau_bench").name == "tau_bench"
-    with pytest.raises(UsageError, match="unknown log format 'xml'; known: auto, .*openai_chat, .*tau_bench"):
+    with pytest.raises(UsageError, match=r"unknown log format 'xml'; known: auto, .*openai_chat, .*tau_bench"):
         adapter_named("xml")
 
 
