@@ -56,7 +56,7 @@ def make_slot(read: Trajectory, trajectory: Trajectory, layout: Layout | None = 
         contexts=None if _same(read.contexts, trajectory.contexts) else write_contexts(trajectory.contexts, tools),
         arguments=style,
         layout=None if places == list(range(len(read.messages))) else places,
-        roles=roles,
+        roles=msgspec.to_builtins(roles),
         messages=messages,
     )
 
@@ -75,7 +75,13 @@ def slot_text(slots: Sequence[Slot]) -> str:
 
 def _same(one: object, other: object) -> bool:
     """Equal as JSON: 1 is not 1.0 and not true; the order of keys does not count."""
-    return one is other or _encoder.encode(one) == _encoder.encode(other)
+    if one is other:
+        return True
+    if type(one) is not type(other) or one != other:
+        return False
+    # What is equal to Python may still hold 1 here and 1.0 there, 0.0 here and -0.0 there.
+    is_plain = isinstance(one, (str, bool)) or (isinstance(one, (list, dict)) and not one)
+    return is_plain or _encoder.encode(one) == _encoder.encode(other)
 
 
 def _differences(read: object, wanted: object, fields: Sequence[str]) -> dict[str, Any]:
@@ -91,32 +97,35 @@ def _roles(bases: Sequence[Message], messages: Sequence[Message]) -> dict[str, d
     """What most messages of a role need to be told, so that it is said once."""
     found: dict[str, dict[str, Any]] = {}
     for name in _SHARED_FIELDS:
+        pairs = zip(bases, messages, strict=True)
+        told = [_same(getattr(base, name), getattr(message, name)) for base, message in pairs]
+        if told.count(False) < 2:
+            continue
         counts: Counter[tuple[str, bytes]] = Counter()
         values: dict[bytes, Any] = {}
-        for base, message in zip(bases, messages, strict=True):
+        for is_told, message in zip(told, messages, strict=True):
             value = getattr(message, name)
             key = _encoder.encode(value)
             values[key] = value
-            is_told = _encoder.encode(getattr(base, name)) == key
             counts[message.role, key] += -1 if is_told else 1
         for (role, key), count in counts.most_common():
             if count > 1 and name not in found.get(role, {}):
-                found.setdefault(role, {})[name] = msgspec.to_builtins(values[key])
+                found.setdefault(role, {})[name] = values[key]
     return found
 
 
 def _message_fields(base: Message, message: Message, shared: dict[str, Any], style: str | None) -> dict[str, Any]:
     fields = {}
     for name in _MESSAGE_FIELDS:
-        value = msgspec.to_builtins(getattr(message, name))
-        known = shared[name] if name in shared else msgspec.to_builtins(getattr(base, name))
-        if not _same(known, value):
-            fields[name] = value
+        value = getattr(message, name)
+        if not _same(shared[name] if name in shared else getattr(base, name), value):
+            fields[name] = msgspec.to_builtins(value)
     if not _same(base.content, message.content):
         fields["content"] = None if message.content is None else _content(base, message)
-    calls = _calls(base.tool_calls, message.tool_calls, style)
-    if calls is not None:
-        fields["tool_calls"] = calls
+    if base.tool_calls or message.tool_calls:
+        calls = _calls(base.tool_calls, message.tool_calls, style)
+        if calls is not None:
+            fields["tool_calls"] = calls
     return fields
 
 
