@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect, insort
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -131,9 +132,9 @@ class Detectors:
         if taken and self._keep:
             taken = [item for item in taken if not self._is_kept(text[item.start : item.end])]
         if taken and "<" in text:
-            ours = [match.span() for match in PLACEHOLDER.finditer(text)]
-            taken = [item for item in taken if not any(a < item.end and item.start < b for a, b in ours)]
-        return sorted(taken)
+            ours = [Finding(*match.span(), "", "", "") for match in PLACEHOLDER.finditer(text)]
+            taken = [item for item in taken if _is_free(ours, item)]
+        return taken
 
     def under_key(self, text: str, key: str, kind: str, chosen: int) -> list[Finding] | None:
         """What is secret in a text because of its key; None where the key does not decide."""
@@ -205,11 +206,15 @@ def _gate_of(patterns: Iterable[str]) -> str | None:
 
 
 def _add(taken: list[Finding], found: Finding) -> None:
-    """Take in a finding unless an earlier detector, which knows better, has some of the same text."""
-    for item in taken:
-        if _overlap(item, found):
-            return
-    taken.append(found)
+    """Take in a finding, in order, unless an earlier detector, which knows better, has some of the same text."""
+    if _is_free(taken, found):
+        insort(taken, found)
+
+
+def _is_free(taken: Sequence[Finding], found: Finding) -> bool:
+    """Whether a finding shares no text with others that are in order and share none."""
+    place = bisect(taken, found)
+    return not any(_overlap(item, found) for item in taken[max(0, place - 1) : place + 1])
 
 
 def _overlap(one: Finding, other: Finding) -> bool:

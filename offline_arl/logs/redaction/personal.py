@@ -78,7 +78,7 @@ class BankAccounts:
 
     kind: Kind = "iban"
     gate = r"[A-Z]{2}[0-9]{2}[ -]?[A-Z0-9]{4}[ -]?[A-Z0-9]{4}|[a-z]{2}[0-9]{2}[ -][a-z0-9]{4}[ -][a-z0-9]{4}"
-    _form = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{1,4}){3,8}(?![A-Za-z0-9])")
+    _form = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,4})?(?![A-Za-z0-9])")
     _lower = re.compile(r"(?<![A-Za-z0-9])[a-z]{2}\d{2}(?:[ -][a-z0-9]{4}){2,7}(?:[ -][a-z0-9]{1,4})?(?![A-Za-z0-9])")
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class PhoneNumbers:
     _digits = re.compile(r"(?<![\w+.\-/#$])[1-9]\d{8,11}(?![\w%]|[-.,]\d)")
     _words = re.compile(
         r"phone|(?<![a-z])(?:tel|telephone|call|called|calling|callback|mobile|cell|fax|whatsapp|sms|text|dial|reach|ring"
-        r"|number is)(?![a-z])"
+        r"|number(?: on file)? is)(?![a-z])"
     )
 
     def __init__(self, regions: tuple[str, ...]) -> None:
@@ -222,7 +222,7 @@ class IpAddresses:
         r"(?<![\w:.])[23][0-9a-fA-F]{3}(?::{1,2}[0-9a-fA-F]{1,4}){1,7}(?:::)?(?![\w:])|(?<![\w:.])f[cdef][0-9a-fA-F]{2}(?::{1,2}[0-9a-fA-F]{1,4}){1,7}(?![\w:])"
     )
     _version = re.compile(
-        r"(?:version|release|chapter|section|build|firmware|driver|clause|oid|(?<![a-z])(?:v|ver|sec))\W{0,4}$"
+        r"(?:version|release|chapter|section|build|kernel|firmware|driver|clause|oid|(?<![a-z])(?:v|ver|sec))\W{0,4}$"
     )
     # Name servers for everyone, in half of all examples: they belong to nobody in particular.
     _everyones = words("8.8.8.8 8.8.4.4 1.1.1.1 1.0.0.1 9.9.9.9 208.67.222.222 208.67.220.220")

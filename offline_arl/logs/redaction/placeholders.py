@@ -27,7 +27,7 @@ def placeholder(key: bytes, label: str, value: str) -> str:
     """The placeholder of a value.
 
     >>> placeholder(b"0" * 32, "EMAIL", "ann@example.com")
-    '<EMAIL_6ad0f1c1b1>'
+    '<EMAIL_91d6550481>'
     """
     message = f"{label}\0{value}".encode(errors="surrogatepass")
     return f"<{label}_{hmac.new(key, message, hashlib.sha256).hexdigest()[:_DIGITS]}>"

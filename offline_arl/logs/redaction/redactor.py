@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
+import polars as pl
 
 from offline_arl.logs.adapter import RawRecord
 from offline_arl.logs.primitives.json_values import decode_json
@@ -23,6 +24,7 @@ from offline_arl.logs.redaction.texts import decoded, encoded, is_json, json_spa
 _REMEMBERED = 16 * 2**20
 _MAX_DEPTH = 8
 _MIN_SPREAD = 6
+_MANY = 20
 
 
 class _Outcome(NamedTuple):
@@ -66,7 +68,7 @@ class Redactor:
             if is_json(text) or _is_readable(document):
                 whole[index] = text
             else:
-                results[index] = self._damaged(text)
+                results[index] = self._damaged(document)
         indices = list(whole)
         for number, suspects in groupby(self._suspects(list(whole.values())), lambda suspect: suspect.text):
             index = indices[number]
@@ -75,7 +77,10 @@ class Redactor:
 
     def text(self, text: str, key: str = "") -> str:
         """Redact a text, which may be or hold JSON."""
-        outcome = self._value(text, key, self._detectors.everything, 0)
+        chosen = self._detectors.everything
+        if _is_unicode(text):
+            chosen = next(chosen for _, chosen in self._detectors.selected([(key, text)]))
+        outcome = self._value(text, key, chosen, 0)
         self._counts.update(outcome.kinds)
         return _spread(outcome.text, outcome.elsewhere)
 
@@ -109,13 +114,23 @@ class Redactor:
         redacted = b"".join(pieces)
         return _spread(redacted.decode(), elsewhere).encode() if elsewhere else redacted
 
-    def _damaged(self, text: str) -> bytes:
+    def _damaged(self, document: bytes) -> bytes:
         """Redact what is not JSON: the literals that it seems to have, and what lies between them as well."""
+        text = document.decode(errors="surrogateescape")
         everything = self._detectors.everything
-        inner = self._spliced(text, 1, everything)
-        outer = self._plain(inner.text, "", everything)
-        self._counts.update(inner.kinds + outer.kinds)
-        return _spread(outer.text, inner.elsewhere + outer.elsewhere).encode(errors="surrogateescape")
+        elsewhere: tuple[tuple[str, str], ...] = ()
+        if _is_unicode(text):
+            # A literal that is cut off at the end is one, too.
+            closed = self._replaced_in(document + b'"', self._suspects([text + '"']))
+            text = closed[:-1].decode()
+            chosen = next(chosen for _, chosen in self._detectors.selected([("", text)]))
+        else:
+            inner = self._spliced(text, 1, everything)
+            self._counts.update(inner.kinds)
+            text, elsewhere, chosen = inner.text, inner.elsewhere, everything
+        outer = self._plain(text, "", chosen)
+        self._counts.update(outer.kinds)
+        return _spread(outer.text, elsewhere + outer.elsewhere).encode(errors="surrogateescape")
 
     def _spliced(self, text: str, depth: int, chosen: int) -> _Outcome:
         """Redact the literals of a JSON text."""
@@ -200,9 +215,20 @@ def _is_readable(raw: bytes) -> bool:
     return True
 
 
+def _is_unicode(text: str) -> bool:
+    return re.search("[\ud800-\udfff]", text) is None
+
+
 def _spread(text: str, values: Sequence[tuple[str, str]]) -> str:
     """Replace values that words beside them gave away also where they stand alone."""
-    for value, new in dict(values).items():
+    replacements = dict(values)
+    if len(replacements) > _MANY:
+        # One search for all of them says which are worth one of their own.
+        found = pl.Series([text.encode(errors="replace").decode()]).str.extract_many(
+            list(replacements), overlapping=True
+        )
+        replacements = {value: replacements[value] for value in dict.fromkeys(found.explode().to_list()) if value}
+    for value, new in replacements.items():
         if value in text:
             text = re.sub(rf"(?<![\w<]){re.escape(value)}(?!\w)", new, text)
     return text

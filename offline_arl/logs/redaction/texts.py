@@ -16,7 +16,7 @@ import msgspec
 _LITERAL = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)(?:"(\s*:)?|\\?\Z)', re.DOTALL)
 # The same for Rust's regular expressions, whole literals only, with what stands before each.
 PIECE = r'(?s)[^"]*"(?:[^"\\]|\\.)*"(?:\s*:)?'
-_ESCAPE = re.compile(r"\\+(?:[nrtbf]|u00[01][0-9a-fA-F])")
+_ESCAPE = re.compile(r"(?<!\\)\\+(?:[nrtbf]|u00[01][0-9a-fA-F])")
 # Lines of JSON within a text: JSON Lines, the events of a stream.
 _JSON_LINE = re.compile(r"^(?:data:[ \t]?)?([\[{].*[\]}])[ \t]*\r?$", re.MULTILINE)
 
