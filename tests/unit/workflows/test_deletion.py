@@ -14,11 +14,12 @@ pytest.importorskip("torch", reason="needs the extra train")
 
 from offline_arl.datasets import SegmentDataset
 from offline_arl.errors import DataError, UsageError
-from offline_arl.trajectories.lineage import derived_from, remember_derived
+from offline_arl.trajectories.lineage import derived_from
 from offline_arl.trajectories.store import Store
 from offline_arl.workflows import care
 from offline_arl.workflows.config import load_pipeline
 from offline_arl.workflows.deletion import DerivedData, execute, plan_deletion
+from offline_arl.workflows.export import export
 from offline_arl.workflows.filters import Filters
 from offline_arl.workflows.ingest import ingest
 from offline_arl.workflows.run import run_pipeline
@@ -80,8 +81,7 @@ def test_a_plan_changes_nothing_and_says_all(store: Path, tmp_path: Path) -> Non
     care.select(store, tmp_path / "bobs", Filters(users=("bob",)))
     build_from_store(store, tmp_path / "gone", form="bc", model=str(tmp_path / "all/policy"))
     shutil.rmtree(tmp_path / "gone")
-    remember_derived(store, "export", tmp_path / "export.jsonl")
-    (tmp_path / "export.jsonl").write_text("{}\n")
+    export(store, tmp_path / "export.jsonl", format="openai_chat")
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     plan = plan_deletion(store, Filters(users=("ann",)))
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
