@@ -36,4 +36,3 @@ def test_the_documents_name_no_format_that_is_not_there() -> None:
     headings = re.findall(r"^#+ (.+)$", FORMATS, re.M)
     named = {word for heading in headings for word in re.findall(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b", heading)}
     assert named <= set(adapters())
-
