@@ -4,8 +4,8 @@ Each trajectory is the set of its overlapping word triples (texts of all message
 arguments of tool calls). One-permutation MinHash (Li, Owen and Zhang, 2012) with rotation densification
 (Shrivastava and Li, 2014) turns it into a signature of 128 numbers at the price of one hash a shingle; signatures
 that agree in a band of rows become candidates (Broder, 1997; Leskovec et al., Mining of Massive Datasets,
-section 3.4), and candidates are compared by the similarity that their signatures estimate (standard deviation at
-most 0.045). All arithmetic runs on whole batches of texts.
+section 3.4), and candidates are compared by the similarity that the filled bins of their signatures estimate
+(standard deviation at most 0.045; for texts of a few words it is nearly exact). All arithmetic runs on whole batches of texts.
 
 Near duplicates are marked, never dropped: attempts at one task may well be alike. What the marks are for is splits
 that do not leak (`splits.assign_splits` keeps marked ones together) and a look at how varied a log is.
@@ -30,6 +30,7 @@ BINS = 128
 SHINGLE_WORDS = 3
 _BATCH_BYTES = 1 << 18  # what a batch needs fits the processor's cache
 _EMPTY = np.uint32(0xFFFFFFFF)
+_BORROWED = np.uint32(0x80000000)  # the bit that marks values which fill an empty bin
 _RECALL_AT_THRESHOLD = 0.99
 _ROUNDS = 32
 _PRIME = 0x9E3779B97F4A7C15  # odd, so it has an inverse modulo 2^64
@@ -201,7 +202,7 @@ def _densified(result: Signatures) -> Signatures:
     distance = following - np.arange(BINS)
     values = np.take_along_axis(result, following % BINS, axis=1)
     # The top bit is free in hashed values; the distance keeps borrowed values of different bins apart.
-    borrowed = values ^ np.uint32(0x80000000) ^ (distance.astype(np.uint32) * np.uint32(0x9E3779B1) >> np.uint32(1))
+    borrowed = values ^ _BORROWED ^ (distance.astype(np.uint32) * np.uint32(0x9E3779B1) >> np.uint32(1))
     dense = np.where(empty, borrowed, result)
     dense[empty.all(axis=1)] = _EMPTY
     return dense.astype(np.uint32, copy=False)
@@ -271,10 +272,17 @@ def _join_bucket_members(
 def _similarities(
     table: Signatures, left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
+    """Estimated Jaccard similarities of pairs of rows.
+
+    Only bins that a shingle of one of the two fell into count: borrowed values repeat what others say, which in
+    short texts is most of them.
+    """
     found = np.empty(len(left))
     for start in range(0, len(left), 8192):
-        part = slice(start, start + 8192)
-        found[part] = (table[left[part]] == table[right[part]]).mean(axis=1)
+        one, other = table[left[start : start + 8192]], table[right[start : start + 8192]]
+        own, others_own = one < _BORROWED, other < _BORROWED
+        same = ((one == other) & own).sum(axis=1)
+        found[start : start + 8192] = same / np.maximum(1, (own | others_own).sum(axis=1))
     return found
 
 

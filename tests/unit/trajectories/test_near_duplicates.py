@@ -65,6 +65,20 @@ def test_short_texts_have_signatures_of_their_own() -> None:
     assert [row for row, _, _ in clusters(table, 0.8)] == [1]  # texts without a word are like nothing
 
 
+@pytest.mark.parametrize("shared", [1, 2, 4, 5])
+def test_short_texts_are_not_taken_for_more_alike_than_they_are(shared: int) -> None:
+    rng = random.Random(shared)
+    texts = []
+    for _ in range(300):
+        common = words(rng, shared + 2)  # `shared` triples
+        texts.append(encoded([*common, *words(rng, 4 - shared // 2)]))
+        texts.append(encoded([*common, *words(rng, 4 - shared // 2)]))
+    pairs = [(texts[start].decode().split(), texts[start + 1].decode().split()) for start in range(0, 600, 2)]
+    too_alike = sum(jaccard(one, two) >= 0.8 for one, two in pairs)
+    found = [row for row, first, _ in clusters(signatures(texts), 0.8) if first == row - 1]
+    assert len(found) <= too_alike + 3  # of 300 pairs
+
+
 def test_words_are_separated_by_anything_else_and_hashed_by_content() -> None:
     one, _ = shingles([b"a1, b2; c3"])
     two, _ = shingles([b"   a1\nb2 (c3)"])
