@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from offline_arl import objectives
+from offline_arl.rewards.returns import reward_to_go
 
 
 def test_terminated_stops_the_bootstrap_and_truncated_does_not() -> None:
@@ -31,3 +32,12 @@ def test_returns_of_tokens_with_step_discounts_are_the_returns_of_their_steps() 
     by_step = [1 + 0.9 * (-2 + 0.9 * 4), -2 + 0.9 * 4, 4.0]
     expected = [by_step[step] if step >= 0 else 0.0 for step in steps[0].tolist()]
     torch.testing.assert_close(tokens, torch.tensor([expected]))
+
+
+def test_returns_without_a_bootstrap_are_those_of_the_datasets() -> None:
+    """`rewards.returns.reward_to_go`, which datasets are built with, takes what was logged for all there was."""
+    rewards = [0.5, -1.0, 0.25, 2.0]
+    nothing, never, always = torch.zeros(1, 4), torch.zeros(1, 4).bool(), torch.ones(1, 4).bool()
+    tensor = torch.tensor([rewards])
+    got = objectives.monte_carlo_returns(tensor, nothing, never, never, always, discount=0.5)
+    assert got.tolist() == [reward_to_go(rewards, discount=0.5)]
