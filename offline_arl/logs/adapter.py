@@ -79,10 +79,14 @@ class Fragment:
             in. A group is held in memory when it is assembled, so a key must not cover a whole log of many
             interactions: where a call log has no ids, use `stitch.conversation_key`.
         payload: What `assemble` gets back; UTF-8 JSON by convention, often the raw record.
+        folder_levels: Where the key names the group within a folder only, how far above the record's file that
+            folder is (1: the one that the file is in). The key of the group is then `folder#key`, the folder alone
+            where the key is empty; folders of one name in different places are different groups.
     """
 
     key: str | None
     payload: bytes
+    folder_levels: int = 0
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import msgspec
@@ -80,6 +81,29 @@ def record_key(record: RawRecord, real_path: str) -> bytes:
     """
     identity = f"{real_path}\0{record.position}\0{record.sha256}".encode(errors="surrogateescape")
     return hashlib.blake2b(identity, digest_size=16).digest()
+
+
+def group_place(fragment: Fragment, label: str, real_path: str) -> tuple[str | None, str | None]:
+    r"""The key of a fragment's group, and what tells the group from others of that key, if there may be any.
+
+    Args:
+        fragment: Of a record.
+        label: Of the record.
+        real_path: The file's resolved path.
+
+    >>> group_place(Fragment("run", b"", folder_levels=2), "trial/agent/a.json", "/jobs/trial/agent/a.json")
+    ('trial#run', '/jobs/trial\x00run')
+    >>> group_place(Fragment("", b"", folder_levels=2), "a.json", "/jobs/trial/agent/a.json")
+    ('trial', '/jobs/trial\x00')
+    """
+    if not fragment.folder_levels:
+        return fragment.key, None
+    folder = PurePath(real_path)
+    for _ in range(fragment.folder_levels):
+        folder = folder.parent
+    # As the user sees the folder, so that ids do not depend on where it lies.
+    told = "/".join(PurePath(label).parts[: -fragment.folder_levels]) or folder.name
+    return f"{told}#{fragment.key}" if fragment.key else told, f"{folder}\0{fragment.key}"
 
 
 class Converted(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from offline_arl.errors import DataError
 from offline_arl.logs.adapter import Feedback, LogAdapter, RawRecord, adapter_named
-from offline_arl.logs.convert import AssembledGroup, PiecePosition, assemble_group, split_record
+from offline_arl.logs.convert import AssembledGroup, PiecePosition, assemble_group, group_place, split_record
 from offline_arl.logs.detect import PROBE_RECORDS, detect_records
 from offline_arl.logs.records import LogFile, read_records
 from offline_arl.trajectories.schema import Trajectory
@@ -67,8 +68,10 @@ def read_logs(
     fates: dict[tuple[str, int], list[tuple[Fate, str]]] = {}
     records: dict[tuple[str, int], RawRecord] = {}
     groups: dict[tuple[str, str | None, str | None], list[tuple[PiecePosition, bytes]]] = {}
+    keys: dict[tuple[str, str | None, str | None], str | None] = {}
     for path in [Path(paths)] if isinstance(paths, (str, Path)) else [Path(path) for path in paths]:
         file = LogFile(path, str(path), path.name)
+        real_path = os.path.realpath(path)
         found, adapter = _with_adapter(file, format)
         if adapter is not None:
             contents.formats[str(path)] = adapter.name
@@ -91,10 +94,12 @@ def read_logs(
             elif not split.fragments:
                 fates[place].append(("used", ""))
             for fragment in split.fragments:
-                group = (adapter.name, fragment.key, None if fragment.key is not None else record.file)
+                key, folder = group_place(fragment, record.label, real_path)
+                group = (adapter.name, key if folder is None else None, real_path if key is None else folder)
+                keys.setdefault(group, key)
                 groups.setdefault(group, []).append((PiecePosition.of(record), fragment.payload))
-    for (name, key, _), pieces in groups.items():
-        assembled = assemble_group(name, key, pieces)
+    for group, pieces in groups.items():
+        assembled = assemble_group(group[0], keys[group], pieces)
         contents.trajectories.extend(assembled.trajectories)
         contents.feedback.extend(assembled.feedback)
         for place, fate, reason in _piece_fates(assembled):

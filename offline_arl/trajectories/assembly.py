@@ -39,6 +39,7 @@ class PieceIntake:
         *,
         format: str,
         key: str | None,
+        place: str | None,
         scope: str,
         record_key: bytes,
         label: str,
@@ -50,7 +51,8 @@ class PieceIntake:
     ) -> bool:
         """Add one piece; see `StoreWriter.add_piece`."""
         session = self._session
-        number, group_id, deleted = self._group(format, key, scope)
+        name = (format, key, scope if key is None else "") if place is None else (format, None, place)
+        number, group_id, deleted = self._group(name)
         if record_key != self._record:
             self.end_record()
             known = session.record(record_key)
@@ -68,9 +70,11 @@ class PieceIntake:
         group = buffer.index.groups.setdefault(number, GroupRows(group_id))
         group.pieces += 1
         group.bytes += len(payload)
-        place = (storable(label), storable(file), position, line, sha256, payload)
+        origin = (storable(label), storable(file), position, line, sha256, payload)
         text_key = None if key is None else storable(key)
-        buffer.pieces.append((number, group_id, format, text_key, storable(scope), record_key, self._fragments, *place))
+        buffer.pieces.append(
+            (number, group_id, format, text_key, storable(scope), record_key, self._fragments, *origin)
+        )
         buffer.bytes += len(payload)
         self._fragments += 1
         return True
@@ -87,8 +91,7 @@ class PieceIntake:
         if len(self._groups) >= _GROUPS_KEPT:
             self._groups.clear()
 
-    def _group(self, format: str, key: str | None, scope: str) -> tuple[int, bytes, bool]:
-        name = (format, key, scope if key is None else "")
+    def _group(self, name: tuple[str, str | None, str]) -> tuple[int, bytes, bool]:
         known = self._groups.get(name)
         if known is None:
             group_id = group_identity(*name)

@@ -68,7 +68,7 @@ class PendingGroup:
 
 
 def group_identity(format: str, key: str | None, scope: str) -> bytes:
-    """The identity of a group, 16 bytes."""
+    """The identity of a group, 16 bytes; `scope` is a file or another place where `key` is None."""
     name = f"{format}\0file\0{scope}" if key is None else f"{format}\0key\0{key}"
     return hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=16).digest()
 
@@ -106,7 +106,8 @@ def read_groups(root: Path, manifest: Manifest, index: StoreIndex, numbers: list
             if scope:
                 label, file = names.setdefault((number, scope), (label, file))
             rows[number].append((label, file, rest[0], fragment, record_key, *rest[1:]))
-            found[number] = PendingGroup(number, group_id, format, key, scope if key is None else "")
+            if number not in found:
+                found[number] = PendingGroup(number, group_id, format, key, scope if key is None else "")
     for number, group in found.items():
         ordered = sorted(rows.pop(number), key=lambda piece: piece[:4])
         for label, file, position, _, record_key, line, sha256, payload in ordered:

@@ -133,6 +133,7 @@ class StoreWriter:
         *,
         format: str,
         key: str | None,
+        place: str | None = None,
         scope: str,
         record_key: bytes,
         label: str,
@@ -150,6 +151,7 @@ class StoreWriter:
         Args:
             format: Name of the log format.
             key: Name of the group within the format; None: the file in `scope`.
+            place: What tells the group from others, where others may have its key; it keeps its first key then.
             scope: Real path of the file. The file keeps the label and the name by which it was read first.
             record_key: Identity of the record (position and content).
             label: The file's path relative to the source that was named.
@@ -165,6 +167,7 @@ class StoreWriter:
         return self._intake.add(
             format=format,
             key=key,
+            place=place,
             scope=scope,
             record_key=record_key,
             label=label,

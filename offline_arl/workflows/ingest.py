@@ -29,6 +29,7 @@ from offline_arl.logs.convert import (
     PiecePosition,
     assemble_and_encode,
     convert_records,
+    group_place,
     record_key,
 )
 from offline_arl.logs.detect import PROBE_RECORDS, detect_records
@@ -234,9 +235,11 @@ def _write(chunk: _Chunk, converted: Sequence[Converted], writer: StoreWriter, t
             )
         elif result.fragments:
             for fragment in result.fragments:
+                key, place = group_place(fragment, record.label, chunk.real_path)
                 added = writer.add_piece(
                     format=chunk.format,
-                    key=fragment.key,
+                    key=key,
+                    place=place,
                     scope=chunk.real_path,
                     record_key=result.key,
                     label=record.label,

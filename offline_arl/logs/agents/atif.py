@@ -55,7 +55,7 @@ class AtifAdapter:
             raise RecordSetApartError("the totals of a Harbor job, or the configuration of a trial")
         if not _is_atif(values) and not is_trial_result(values):
             raise RecordRefusedError("expected a document with schema_version ATIF, or the result of a trial")
-        return [Fragment(_group_key(record, is_result=is_trial_result(values)), json_text(values).encode())]
+        return [_fragment(record, json_text(values).encode(), is_result=is_trial_result(values))]
 
     def assemble(self, group: Group) -> Assembly:
         """The trajectories of one run: documents in order of continuation, their sub-agents, and the verdict."""
@@ -168,15 +168,13 @@ def _is_trial_config(record: dict[str, Any]) -> bool:
     return {"task", "trial_name", "trials_dir", "agent", "verifier"} <= record.keys()
 
 
-def _group_key(record: RawRecord, *, is_result: bool) -> str | None:
-    """The folder of the trial and the name of the run in it; None where a file holds several documents."""
-    path = PurePath(record.label)
-    folder = path.parent.parent if path.parent.name == "agent" else path.parent
-    if is_result:
-        return f"{folder}#trajectory"
-    if record.position:
-        return f"{record.label}#{record.position}"
-    return f"{folder}#{_PART.sub('', path.stem)}"
+def _fragment(record: RawRecord, payload: bytes, *, is_result: bool) -> Fragment:
+    """The record as part of a run in the folder of its trial, or of its own where a file holds several documents."""
+    path = PurePath(record.file)
+    if record.position and not is_result:
+        return Fragment(f"{path.name}#{record.position}", payload, folder_levels=1)
+    name = "trajectory" if is_result else _PART.sub("", path.stem)
+    return Fragment(name, payload, folder_levels=2 if path.parent.name == "agent" else 1)
 
 
 def _trajectory(values: dict[str, Any], trajectory_id: str, source: Source, where: str) -> Trajectory:

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 import msgspec
 
-from offline_arl.logs.adapter import Group, RawRecord
+from offline_arl.logs.adapter import Fragment, Group, RawRecord
 from offline_arl.trajectories.schema import (
     Branch,
     Context,
@@ -118,10 +118,7 @@ def common_entries(left: Sequence[Entry], right: Sequence[Entry]) -> int:
     return count
 
 
-def folder_key(record: RawRecord) -> str:
-    """The group of an event that has a file of its own: the folder of the conversation."""
-    folder = PurePath(record.label).parent
-    if folder == PurePath("."):
-        # The file was named by itself; the events of other conversations that are named so must not join it.
-        folder = PurePath(record.file).parent
-    return str(folder.parent if folder.name == _EVENTS_FOLDER else folder)
+def part_of_folder(record: RawRecord) -> Fragment:
+    """An event that has a file of its own, as part of the folder of its conversation."""
+    is_deep = PurePath(record.file).parent.name == _EVENTS_FOLDER
+    return Fragment("", record.raw, folder_levels=2 if is_deep else 1)

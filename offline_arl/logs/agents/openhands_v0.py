@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.adapter import Assembly, Fragment, Group, RawRecord, RecordRefusedError
-from offline_arl.logs.agents.openhands_conversation import folder_key, trajectories_of
+from offline_arl.logs.agents.openhands_conversation import part_of_folder, trajectories_of
 from offline_arl.logs.agents.openhands_v0_events import V0Reader
 from offline_arl.logs.primitives.scores import finite_number, make_score
 from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object
@@ -51,7 +51,7 @@ class OpenHandsV0Adapter:
         if not self.recognizes(decode_object(record.raw)):
             raise RecordRefusedError("expected an event with id, source and action or observation")
         is_own_file = _EVENT_FILE.fullmatch(PurePath(record.label).name) is not None
-        return [Fragment(folder_key(record) if is_own_file else None, record.raw)]
+        return [part_of_folder(record) if is_own_file else Fragment(None, record.raw)]
 
     def assemble(self, group: Group) -> Assembly:
         """The session."""

@@ -19,7 +19,7 @@ from offline_arl.logs.agents.openhands_conversation import (
     Entry,
     as_copy,
     common_entries,
-    folder_key,
+    part_of_folder,
     trajectories_of,
 )
 from offline_arl.logs.agents.openhands_v1_events import read_event
@@ -51,7 +51,7 @@ class OpenHandsV1Adapter:
             raise RecordRefusedError("expected an event with kind, id and source, or the state of a conversation")
         name = PurePath(record.label).name
         is_own_file = _EVENT_FILE.fullmatch(name) is not None or name == _STATE_FILE
-        return [Fragment(folder_key(record) if is_own_file else None, record.raw)]
+        return [part_of_folder(record) if is_own_file else Fragment(None, record.raw)]
 
     def assemble(self, group: Group) -> Assembly:
         """The conversation, and the forks that were left."""

@@ -45,10 +45,10 @@ class Tau2BenchAdapter:
     def fragments(self, record: RawRecord) -> Sequence[Fragment]:
         """One fragment for each simulation that the record holds or tells of."""
         values = decode_object(record.raw)
-        folder = PurePath(record.label).parent
+        path = PurePath(record.file)
         if _is_simulation(values):
-            run = folder.parent if folder.name == _FOLDER else folder
-            return [Fragment(_key(run, values.get("id")), _payload({"simulation": values}))]
+            levels = 2 if path.parent.name == _FOLDER else 1
+            return [Fragment(str(values.get("id")), _payload({"simulation": values}), levels)]
         if not _is_run(values):
             raise RecordRefusedError("expected a run with info and tasks, or a simulation")
         tasks = {str(task.get("id")): task for task in as_list(values.get("tasks")) if isinstance(task, dict)}
@@ -59,10 +59,10 @@ class Tau2BenchAdapter:
                 raise RecordRefusedError(f"simulations[{index}]: expected an object")
             task = tasks.get(str(simulation.get("task_id")))
             payload = {"info": info, "task": task, "simulation": simulation, "where": f"simulations[{index}]."}
-            found.append(Fragment(f"{record.label}#{simulation.get('id', index)}", _payload(payload)))
+            found.append(Fragment(f"{path.name}#{simulation.get('id', index)}", _payload(payload), 1))
         for entry in as_list(values.get("simulation_index")) if not found else ():
             task = tasks.get(str(as_object(entry).get("task_id")))
-            found.append(Fragment(_key(folder, as_object(entry).get("id")), _payload({"info": info, "task": task})))
+            found.append(Fragment(str(as_object(entry).get("id")), _payload({"info": info, "task": task}), 1))
         if not found:
             raise RecordSetApartError("the header of a run whose simulations are in other files")
         return found
@@ -103,10 +103,6 @@ def _is_simulation(record: dict[str, Any]) -> bool:
     return {"id", "task_id", "termination_reason", "start_time"} <= record.keys() and (
         isinstance(record.get("messages"), list) or isinstance(record.get("ticks"), list)
     )
-
-
-def _key(folder: PurePath, simulation_id: object) -> str:
-    return f"{folder}#{simulation_id}"
 
 
 def _payload(values: dict[str, Any]) -> bytes:

@@ -122,3 +122,40 @@ def test_sessions_that_are_interleaved_over_many_parts_are_whole(tmp_path: Path,
         trajectory.session_id: len(trajectory.messages) for trajectory in Store(tmp_path / "store").iter_trajectories()
     }
     assert lengths == dict.fromkeys(names, 6)
+
+
+def atif_trial(folder: Path, text: str, reward: float) -> Path:
+    """A trial of Harbor: a trajectory, and beside its folder the result."""
+    steps = [
+        {"step_id": 1, "source": "user", "message": f"do {text}"},
+        {"step_id": 2, "source": "agent", "message": text},
+    ]
+    document = {"schema_version": "ATIF-v1.6", "agent": {"name": "a", "version": "1"}, "steps": steps}
+    result = {"task_name": "t", "task_id": {}, "trial_name": text, "agent_info": {}}
+    write_lines(folder / "agent/trajectory.json", [json.dumps(document)])
+    write_lines(folder / "result.json", [json.dumps(result | {"verifier_result": {"rewards": {"reward": reward}}})])
+    return folder
+
+
+def test_trials_of_the_same_file_names_in_different_sources_stay_apart(tmp_path: Path) -> None:
+    """Each of the folders is a source, so that the labels of their files are the same."""
+    sources = [atif_trial(tmp_path / "jobs" / name, name, reward) for name, reward in (("one", 1.0), ("two", 0.0))]
+    expected = [("one", 1.0), ("two", 0.0)]
+
+    def rewards(store: str) -> list[tuple[str, float | None]]:
+        found = Store(tmp_path / store).iter_trajectories()
+        return sorted((trajectory.messages[-1].text, trajectory.outcome.score) for trajectory in found)
+
+    assert fates(ingest(sources, tmp_path / "together")) == (4, 0, 0, 0)
+    for source in sources:
+        assert fates(ingest(source, tmp_path / "in turn")) == (2, 0, 0, 0)
+    ingest(tmp_path / "jobs", tmp_path / "whole")
+    assert rewards("together") == rewards("in turn") == rewards("whole") == expected
+    # A result that comes later joins its trial, also where the folder is named in another way then.
+    (tmp_path / "jobs/two/result.json").rename(tmp_path / "result.json")
+    ingest(tmp_path / "jobs", tmp_path / "later")
+    (tmp_path / "result.json").rename(tmp_path / "jobs/two/result.json")
+    assert rewards("later") == [("one", 1.0), ("two", None)]
+    ingest(sources[1], tmp_path / "later")
+    assert rewards("later") == expected
+    assert content(tmp_path / "later") == content(tmp_path / "whole")

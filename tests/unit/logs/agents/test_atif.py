@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from offline_arl.logs.adapter import adapter_named
-from offline_arl.logs.convert import AssembledGroup, PiecePosition, assemble_group, split_record
+from offline_arl.logs.convert import AssembledGroup, PiecePosition, assemble_group, group_place, split_record
 from offline_arl.logs.reading import read_logs
 from offline_arl.logs.records import LogFile, read_records
 from offline_arl.trajectories.schema import (
@@ -66,7 +66,8 @@ def assembled(folder: Path, files: dict[str, Value]) -> list[AssembledGroup]:
             split = split_record(adapter_named("atif"), record)
             assert split.refused is None
             for fragment in split.fragments:
-                groups.setdefault(fragment.key, []).append((PiecePosition.of(record), fragment.payload))
+                key, _ = group_place(fragment, record.label, str(path))
+                groups.setdefault(key, []).append((PiecePosition.of(record), fragment.payload))
     return [assemble_group("atif", key, pieces) for key, pieces in groups.items()]
 
 

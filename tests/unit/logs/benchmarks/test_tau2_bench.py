@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from offline_arl.logs.adapter import adapter_named
-from offline_arl.logs.convert import PiecePosition, assemble_group, split_record
+from offline_arl.logs.convert import PiecePosition, assemble_group, group_place, split_record
 from offline_arl.logs.reading import LogContents, read_logs
 from offline_arl.logs.records import LogFile, read_records
 from offline_arl.trajectories.schema import MessageError, Outcome, Producer, Trajectory, Usage
@@ -228,7 +228,8 @@ def test_a_header_is_joined_with_the_files_of_its_simulations(tmp_path: Path) ->
         for record in read_records(LogFile(folder / name, name, f"run/{name}")):
             split = split_record(adapter_named("tau2_bench"), record)
             for fragment in split.fragments:
-                groups.setdefault(fragment.key, []).append((PiecePosition.of(record), fragment.payload))
+                key, _ = group_place(fragment, record.label, str(folder / name))
+                groups.setdefault(key, []).append((PiecePosition.of(record), fragment.payload))
     assembled = [assemble_group("tau2_bench", key, pieces) for key, pieces in groups.items()]
     [trajectory] = [trajectory for group in assembled for trajectory in group.trajectories]
     assert (trajectory.task_id, trajectory.model) == ("telecom/7", "lab/m")
