@@ -9,19 +9,20 @@ stays the one judge of what is wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from offline_arl.trajectories.calls import CallProblem, call_problem
+from offline_arl.trajectories.calls import CallProblem, call_problem, unknown_tool
 from offline_arl.trajectories.schema import ToolCall
+from offline_arl.trajectories.text_cache import cached_by_text
 
 Predicate = Callable[[Any], bool]
 
 _ANNOTATIONS = frozenset({"title", "description", "default", "examples", "deprecated", "format"})
 _OBJECT_KEYWORDS = _ANNOTATIONS | {"type", "properties", "required", "additionalProperties"}
 _VALUE_KEYWORDS = _ANNOTATIONS | {"type", "enum", "items", "minLength"}
+_DEEPEST_LIST = 20
 _CLASSES: Mapping[str, type] = {"string": str, "integer": int, "boolean": bool, "number": float, "null": type(None)}
 
 
@@ -36,9 +37,13 @@ class CallChecker:
     def __init__(self, tools: str | None) -> None:
         self._tools: list[dict[str, Any]] | None = None if tools is None else msgspec.json.decode(tools)
         self._accepts: dict[str, Predicate | None] = {}
+        self._named: dict[str, dict[str, Any]] = {}
         for tool in self._tools or ():
             function = tool.get("function", tool)
-            self._accepts.setdefault(str(function.get("name")), compile_predicate(function.get("parameters")))
+            name = function.get("name")
+            if isinstance(name, str) and name not in self._named:
+                self._named[name] = tool
+                self._accepts[name] = compile_predicate(function.get("parameters"))
 
     def problem(self, call: ToolCall) -> CallProblem | None:
         """What is wrong with `call`, or None; the same answer as `call_problem`."""
@@ -46,10 +51,12 @@ class CallChecker:
             accepts = self._accepts.get(call.name)
             if accepts is not None and accepts(call.arguments):
                 return None
+            named = self._named.get(call.name)
+            return unknown_tool(call, self._tools) if named is None else call_problem(call, [named])
         return call_problem(call, self._tools)
 
 
-@lru_cache(maxsize=512)
+@cached_by_text(entries=512)
 def checker_for(tools: str | None) -> CallChecker:
     """The checker of a tool list; kept, since most logs repeat one list in every record."""
     return CallChecker(tools)
@@ -92,14 +99,14 @@ def compile_predicate(schema: object) -> Predicate | None:
     return accepts
 
 
-def _value_predicate(schema: object) -> Predicate | None:
+def _value_predicate(schema: object, depth: int = 0) -> Predicate | None:
     if schema is True or schema == {}:
         return lambda value: True
-    if not isinstance(schema, dict) or not schema.keys() <= _VALUE_KEYWORDS:
+    if not isinstance(schema, dict) or not schema.keys() <= _VALUE_KEYWORDS or depth > _DEEPEST_LIST:
         return None
     kind = schema.get("type")
     if kind == "array" and not schema.keys() & {"enum", "minLength"}:
-        element = _value_predicate(schema.get("items", True))
+        element = _value_predicate(schema.get("items", True), depth + 1)
         if element is None:
             return None
         return lambda value: type(value) is list and all(map(element, value))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
-import jsonschema
 import msgspec
-from jsonschema.protocols import Validator
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
+from offline_arl.trajectories.bounded_validation import NotJudgedError, first_error
 from offline_arl.trajectories.schema import ToolCall
 
 CallProblemKind = Literal["invalid_json", "unknown_tool", "invalid_arguments"]
+
+
+# Tools that a problem names, and characters that it may take: logs have lists of thousands, and values of megabytes.
+_TOOLS_TOLD = 50
+_TEXT_LIMIT = 4_000
 
 
 class CallProblem(NamedTuple):
@@ -24,21 +26,6 @@ class CallProblem(NamedTuple):
     text: str
 
 
-@lru_cache(maxsize=1024)
-def _validator(schema_json: bytes) -> Validator | None:
-    schema = msgspec.json.decode(schema_json)
-    if not isinstance(schema.get("$schema", ""), str):
-        return None
-    validator_class = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    try:
-        validator_class.check_schema(schema)
-    except jsonschema.SchemaError:
-        return None
-    # An empty registry: by default, jsonschema would fetch what a logged schema refers to from the network.
-    validator: Validator = validator_class(schema, registry=Registry())
-    return validator
-
-
 def call_problem(call: ToolCall, tools: Sequence[dict[str, Any]] | None) -> CallProblem | None:
     """What is wrong with `call`, or None.
 
@@ -46,7 +33,8 @@ def call_problem(call: ToolCall, tools: Sequence[dict[str, Any]] | None) -> Call
         call: The call, with its raw and parsed arguments.
         tools: The tools in force, in OpenAI form; None where the log has none (then only JSON is checked).
 
-    A tool whose own parameter schema is not valid JSON Schema, or refers to what is not in it, accepts any object.
+    A tool accepts any object if its own parameter schema is not valid JSON Schema, refers to what is not in it, or
+    takes too long to check (see `bounded_validation`).
     """
     if call.parse_error is not None or call.arguments is None:
         return CallProblem("invalid_json", call.parse_error or "arguments are missing")
@@ -55,21 +43,25 @@ def call_problem(call: ToolCall, tools: Sequence[dict[str, Any]] | None) -> Call
     for tool in tools:
         function = tool.get("function", tool)
         if function.get("name") == call.name:
-            break
-    else:
-        known = ", ".join(str(tool.get("function", tool).get("name")) for tool in tools)
-        return CallProblem("unknown_tool", f"no tool named {call.name!r}; available: {known}")
-    schema = function.get("parameters")
+            return _misfit(call, function.get("parameters"))
+    return unknown_tool(call, tools)
+
+
+def unknown_tool(call: ToolCall, tools: Sequence[dict[str, Any]]) -> CallProblem:
+    """The problem of a call whose tool is not among `tools`."""
+    known = ", ".join(str(tool.get("function", tool).get("name")) for tool in islice(tools, _TOOLS_TOLD))
+    more = f" and {len(tools) - _TOOLS_TOLD} more" if len(tools) > _TOOLS_TOLD else ""
+    return CallProblem("unknown_tool", f"no tool named {call.name!r}; available: {known}{more}"[:_TEXT_LIMIT])
+
+
+def _misfit(call: ToolCall, schema: object) -> CallProblem | None:
     if not isinstance(schema, dict):
         return None
-    validator = _validator(msgspec.json.encode(schema))
-    if validator is None:
-        return None
     try:
-        error = next(iter(validator.iter_errors(call.arguments)), None)
-    except (Unresolvable, RecursionError):
+        error = first_error(msgspec.json.encode(schema), call.arguments, len(call.arguments_raw))
+    except (NotJudgedError, RecursionError):
         return None
     if error is None:
         return None
     where = "/".join(str(part) for part in error.absolute_path)
-    return CallProblem("invalid_arguments", f"{where}: {error.message}" if where else error.message)
+    return CallProblem("invalid_arguments", (f"{where}: {error.message}" if where else error.message)[:_TEXT_LIMIT])

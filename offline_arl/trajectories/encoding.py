@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,6 +28,7 @@ from offline_arl.trajectories.schema import (
 )
 from offline_arl.trajectories.scores import score_values
 from offline_arl.trajectories.step_table import RefusedCall, Steps, steps_of
+from offline_arl.trajectories.text_cache import cached_by_text
 from offline_arl.trajectories.validate import Problem, no_policy_step, refused_call, structural_problems
 
 SCALAR_COLUMNS: dict[str, pl.DataType] = {
@@ -170,7 +170,7 @@ _identifiers_decoder = msgspec.json.Decoder(dict[str, str])
 _scores_decoder = msgspec.json.Decoder(list[Score])
 
 
-@lru_cache(maxsize=4096)
+@cached_by_text(entries=4096)
 def blob_id(text: str) -> str:
     """The content address of a text: the SHA-256 of its UTF-8 form, hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -11,6 +11,7 @@ import msgspec
 
 from offline_arl.trajectories.schema import Message, Outcome, Trajectory
 from offline_arl.trajectories.step_table import RefusedCall, steps_of
+from offline_arl.trajectories.text_cache import cached_by_text
 
 Severity = Literal["error", "warning"]
 
@@ -167,21 +168,15 @@ class _Tool(msgspec.Struct):
 
 
 _tools_decoder = msgspec.json.Decoder(list[_Tool])
-_checked_tools: dict[str, bool] = {}
 
 
+@cached_by_text(entries=1024)
 def _is_tool_list(text: str) -> bool:
-    known = _checked_tools.get(text)
-    if known is None:
-        try:
-            _tools_decoder.decode(text)
-            known = True
-        except (msgspec.DecodeError, UnicodeEncodeError):
-            known = False
-        if len(_checked_tools) >= 1024:
-            _checked_tools.clear()
-        _checked_tools[text] = known
-    return known
+    try:
+        _tools_decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return False
+    return True
 
 
 def _token_problems(message: Message, index: int) -> list[Problem]:

@@ -7,13 +7,13 @@ to `metadata["other_parts"]`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.trajectories.schema import (
+    UNKNOWN_PRODUCER,
     ContentPart,
     FilePart,
     ImagePart,
@@ -28,6 +28,7 @@ from offline_arl.trajectories.schema import (
     Usage,
     tool_call,
 )
+from offline_arl.trajectories.text_cache import cached_by_text
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -40,7 +41,6 @@ _ROLES: dict[str, Role] = {
 # Content parts of other providers' formats: reading them as OpenAI chat would lose calls and results.
 _FOREIGN_PARTS = frozenset({"tool_use", "tool_result", "tool_call", "tool_call_response", "functionCall"})
 _TOOL_PRODUCER = Producer("environment")
-_UNKNOWN_PRODUCER = Producer()
 
 
 def convert_messages(values: object, where: str = "messages") -> list[Message]:
@@ -86,7 +86,7 @@ def _message(fields: object) -> Message:
     role = _ROLES.get(logged_role) if isinstance(logged_role, str) else None
     if role is None:
         raise RecordRefusedError(f".role: expected one of {', '.join(_ROLES)}, got {logged_role!r}")
-    producer = _TOOL_PRODUCER if role == "tool" else _UNKNOWN_PRODUCER
+    producer = _TOOL_PRODUCER if role == "tool" else UNKNOWN_PRODUCER
     content = fields.pop("content", None)
     if isinstance(content, str) and not fields:
         return Message(role, [TextPart(content)], producer=producer)
@@ -405,7 +405,7 @@ def _trainable(fields: dict[str, Any]) -> bool | None:
     return None
 
 
-@lru_cache(maxsize=1024)
+@cached_by_text(entries=1024)
 def normalize_tools(raw: bytes) -> str | None:
     """The JSON text of a tool list in OpenAI form from what a record has under `tools` or `functions`.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 from offline_arl.trajectories.schema import Message
+from offline_arl.trajectories.text_cache import cached_by_text
 
 SystemTexts = tuple[str, ...]
 
@@ -51,7 +51,7 @@ def without_times(text: str) -> str:
     return _TIMES.sub("", text)
 
 
-@lru_cache(maxsize=128)
+@cached_by_text(entries=128)
 def without_volatile(text: str) -> str:
     """A system prompt with dates, times, long numbers and UUIDs taken out: what may differ from call to call.
 
