@@ -14,6 +14,7 @@ def test_effective_sample_size_counts_equal_weights_and_one_that_dominates() -> 
     assert objectives.effective_sample_size(torch.full((4,), 0.3), everything).item() == pytest.approx(4.0)
     assert objectives.effective_sample_size(torch.tensor([1e-9, 5.0, 0.0, 0.0]), everything).item() == pytest.approx(1)
     assert objectives.effective_sample_size(torch.zeros(4), everything).item() == 0.0
+    assert not objectives.effective_sample_size(torch.ones(4, requires_grad=True), everything).requires_grad
 
 
 @pytest.mark.parametrize(
