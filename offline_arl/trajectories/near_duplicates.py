@@ -5,7 +5,8 @@ arguments of tool calls). One-permutation MinHash (Li, Owen and Zhang, 2012) wit
 (Shrivastava and Li, 2014) turns it into a signature of 128 numbers at the price of one hash a shingle; signatures
 that agree in a band of rows become candidates (Broder, 1997; Leskovec et al., Mining of Massive Datasets,
 section 3.4), and candidates are compared by the similarity that the filled bins of their signatures estimate
-(standard deviation at most 0.045; for texts of a few words it is nearly exact). All arithmetic runs on whole batches of texts.
+(standard deviation at most 0.045; for texts of a few words it is nearly exact). All arithmetic runs on whole batches
+of texts.
 
 Near duplicates are marked, never dropped: attempts at one task may well be alike. What the marks are for is splits
 that do not leak (`splits.assign_splits` keeps marked ones together) and a look at how varied a log is.
