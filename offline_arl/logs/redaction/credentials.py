@@ -184,9 +184,10 @@ class Authorization:
     _pair = re.compile(r"[\w.-]{1,80}=([^\s;,\"]{8,4096})")
 
     def find(self, text: str, key: str) -> Iterator[Finding]:
-        for form in (self._header, self._bearer):
-            for match in form.finditer(text):
-                yield from self._finding(match["value"], match.start("value"))
+        for match in self._header.finditer(text):
+            yield from self._finding(match["value"], match.start("value"), chosen=True)
+        for match in self._bearer.finditer(text):
+            yield from self._finding(match["value"], match.start("value"))
         for match in self._cookie.finditer(text):
             yield from self.in_header(match["value"], offset=match.start("value"))
 
@@ -194,11 +195,11 @@ class Authorization:
         """What is secret in the value of a header, which may be a scheme and a token, a token, or cookies."""
         match = re.fullmatch(r"(?:[A-Za-z]{3,12}\s+)?([A-Za-z0-9._~+/=\-]{8,8192})", text)
         if match is not None and "=" not in match[1].rstrip("="):
-            yield from self._finding(match[1], offset + match.start(1))
+            yield from self._finding(match[1], offset + match.start(1), chosen=True)
             return
         for match in self._pair.finditer(text):
             yield from self._finding(match[1], offset + match.start(1))
 
-    def _finding(self, value: str, start: int) -> Iterator[Finding]:
-        if is_secret(value, chosen=False, quoted=True) or (value.endswith("=") and len(value) >= 12):
+    def _finding(self, value: str, start: int, *, chosen: bool = False) -> Iterator[Finding]:
+        if is_secret(value, chosen=chosen, quoted=True) or (value.endswith("=") and len(value) >= 12):
             yield Finding(start, start + len(value), self.kind, LABEL, value, by_context=True)

@@ -1,7 +1,8 @@
 """Personal data: e-mail addresses, account and card numbers, phone numbers, IP addresses.
 
 What is a number is checked as far as it can be (check digits, numbering plans). What then still could be the number
-of an order is told by the words before it.
+of an order is told by the words before it. Where they hide a number, and another place of the record gives it away,
+it is replaced in both.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _NUMBER_OF_SOMETHING = re.compile(
     r"(?:(?<![a-z])(?:order|invoice|ticket|tracking|parcel|shipment|ref(?:erence)?|case|sku|part|model|serial|item|product"
     r"|version|build|commit|isbn|issn|id|ids|uuid|sha|hash|confirmation|booking|reservation|flight|batch|lot|run|job"
     r"|request|trace|span|session|message|msg|error|code|line|offset|size|bytes|timestamp|time|epoch|price|total|amount"
-    r"|doi|rfc|upc|ean|gtin|asin|node|port|pid|seed|step|checksum)s?[^a-z0-9]{0,3}(?:id|no|number|num|key)?|#|№)"
-    r"(?:\s+(?:is|was|of))?[^a-z0-9]{0,4}$"
+    r"|doi|rfc|upc|ean|gtin|asin|node|port|pid|seed|step|checksum)s?[^a-z0-9\n]{0,3}(?:id|no|number|num|key)?|#|№)"
+    r"(?: +(?:is|was|of))?[^a-z0-9\n]{0,4}\Z"
 )
 
 
@@ -56,7 +57,7 @@ class Emails:
         sale sarl security singles style supply sydney tax tours training vacations vet villas vision watch yoga
         онлайн рф"""
     )
-    _address = re.compile(r"://[^\s/@]*:$")  # what follows is a password, and one that `UrlCredentials` left alone
+    _address = re.compile(r"://[^\s/@]*:\Z")  # what follows is a password, and one that `UrlCredentials` left alone
     _files = words("js ts py md rs sh so ps cc pl")
 
     def find(self, text: str, key: str) -> Iterator[Finding]:
@@ -127,7 +128,7 @@ class CreditCards:
                 groups not in self._groups or _NUMBER_OF_SOMETHING.search(before) or before.rstrip()[-1:] == "="
             ):
                 continue
-            yield Finding(match.start(), match.end(), self.kind, "CREDIT_CARD", digits, by_context=named)
+            yield Finding(match.start(), match.end(), self.kind, "CREDIT_CARD", digits, by_context=True)
 
 
 class SocialSecurityNumbers:
@@ -149,7 +150,7 @@ class SocialSecurityNumbers:
             if not named and (match[1] != "-" or _NUMBER_OF_SOMETHING.search(before)):
                 continue
             if self._ssn.is_valid(digits):
-                yield Finding(match.start(), match.end(), self.kind, "SSN", digits, by_context=named)
+                yield Finding(match.start(), match.end(), self.kind, "SSN", digits, by_context=True)
 
 
 class PhoneNumbers:
@@ -179,13 +180,13 @@ class PhoneNumbers:
 
     def find(self, text: str, key: str) -> Iterator[Finding]:
         for match in self._international.finditer(text):
-            yield from self._valid(match[0], match.start(), None)
+            yield from self._valid(match[0], match.start(), None, by_context=True)
         if "US" in self._regions or "CA" in self._regions:
             for match in self._american.finditer(text):
                 before = words_before(text, match.start(), key)
                 named = self._words.search(before) is not None
                 if named or (match["mark"] != " " and not _NUMBER_OF_SOMETHING.search(before)):
-                    yield from self._valid(match[0], match.start(), "US", by_context=named)
+                    yield from self._valid(match[0], match.start(), "US", by_context=True)
         for form in (self._national, self._digits):
             for match in form.finditer(text):
                 before = words_before(text, match.start(), key)
@@ -193,7 +194,7 @@ class PhoneNumbers:
                     for region in self._regions:
                         yield from self._valid(match[0], match.start(), region, by_context=True)
 
-    def _valid(self, found: str, start: int, region: str | None, *, by_context: bool = False) -> Iterator[Finding]:
+    def _valid(self, found: str, start: int, region: str | None, *, by_context: bool) -> Iterator[Finding]:
         phones = self._phones
         while len(found) >= 8:
             try:
@@ -222,7 +223,7 @@ class IpAddresses:
         r"(?<![\w:.])[23][0-9a-fA-F]{3}(?::{1,2}[0-9a-fA-F]{1,4}){1,7}(?:::)?(?![\w:])|(?<![\w:.])f[cdef][0-9a-fA-F]{2}(?::{1,2}[0-9a-fA-F]{1,4}){1,7}(?![\w:])"
     )
     _version = re.compile(
-        r"(?:version|release|chapter|section|build|kernel|firmware|driver|clause|oid|(?<![a-z])(?:v|ver|sec))\W{0,4}$"
+        r"(?:version|release|chapter|section|build|kernel|firmware|driver|clause|oid|(?<![a-z])(?:v|ver|sec))\W{0,4}\Z"
     )
     # Name servers for everyone, in half of all examples: they belong to nobody in particular.
     _everyones = words("8.8.8.8 8.8.4.4 1.1.1.1 1.0.0.1 9.9.9.9 208.67.222.222 208.67.220.220")

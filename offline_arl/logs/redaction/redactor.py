@@ -230,5 +230,6 @@ def _spread(text: str, values: Sequence[tuple[str, str]]) -> str:
         replacements = {value: replacements[value] for value in dict.fromkeys(found.explode().to_list()) if value}
     for value, new in replacements.items():
         if value in text:
-            text = re.sub(rf"(?<![\w<]){re.escape(value)}(?!\w)", new, text)
+            # Before it may stand an escaped line end.
+            text = re.sub(rf"(?:(?<![\w<])|(?<=\\[nrtbf])){re.escape(value)}(?!\w)", new, text)
     return text
