@@ -83,6 +83,10 @@ class Producer(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str | None = None
 
 
+# The one that messages have where nothing is known: as this very object, encoding leaves it out.
+UNKNOWN_PRODUCER = Producer()
+
+
 class TokenRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Token ids recorded when a message was sampled.
 
@@ -118,7 +122,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     tool_call_id: str | None = None
     name: str | None = None
     error: MessageError | None = None
-    producer: Producer = Producer()
+    producer: Producer = UNKNOWN_PRODUCER
     tokens: TokenRecord | None = None
     timestamp: str | None = None
     usage: Usage | None = None

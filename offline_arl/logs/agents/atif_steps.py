@@ -10,6 +10,7 @@ from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, json_text
 from offline_arl.logs.providers.openai_messages import json_type, pair_by_order
 from offline_arl.trajectories.schema import (
+    UNKNOWN_PRODUCER,
     ContentPart,
     FilePart,
     ImagePart,
@@ -89,7 +90,7 @@ def _producer(role: Role, step: dict[str, Any], model: str | None, *, is_copy: b
     if role == "system":
         return Producer("script")
     if role == "user":
-        return Producer()
+        return UNKNOWN_PRODUCER
     # A step without a call of a model is a dispatch that the program made by itself.
     return Producer("script") if step.get("llm_call_count") == 0 else Producer("model", model)
 

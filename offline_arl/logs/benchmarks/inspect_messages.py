@@ -13,6 +13,7 @@ from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, json_text
 from offline_arl.logs.providers.openai_messages import json_type, normalize_tools
 from offline_arl.trajectories.schema import (
+    UNKNOWN_PRODUCER,
     ContentPart,
     FilePart,
     ImagePart,
@@ -150,7 +151,7 @@ def _producer(role: Role, fields: dict[str, Any]) -> Producer:
         if source == "generate":
             return Producer("model", as_text(fields.get("model")))
         # What the data set holds is an example, not an answer.
-        return Producer("demonstration") if source == "input" else Producer()
+        return Producer("demonstration") if source == "input" else UNKNOWN_PRODUCER
     if as_object(fields.get("metadata")).get("summary") is True:
         return Producer("summary")
     if source == "operator":

@@ -14,7 +14,7 @@ from offline_arl.logs.adapter import RawRecord, RecordRefusedError
 from offline_arl.logs.benchmarks.tau_bench import STOP_TEXT
 from offline_arl.logs.primitives.values import decode_object
 from offline_arl.logs.providers.openai_messages import json_type
-from offline_arl.trajectories.schema import Message, Producer, Role, TextPart, Trajectory
+from offline_arl.trajectories.schema import UNKNOWN_PRODUCER, Message, Producer, Role, TextPart, Trajectory
 
 HANDOVER_ANSWER = "Transfer successful"
 
@@ -22,7 +22,7 @@ _TURN = re.compile(r"^(user|assistant|tool|system): ?", re.MULTILINE)
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "tool": "tool", "system": "system"}
 _PRODUCERS = {
     "user": Producer("script", "user_simulator"),
-    "assistant": Producer(),
+    "assistant": UNKNOWN_PRODUCER,
     "tool": Producer("environment"),
     "system": Producer("script"),
 }

@@ -18,6 +18,7 @@ from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.primitives.values import as_text, json_text
 from offline_arl.logs.providers.openai_messages import content_part, json_type, normalize_tools
 from offline_arl.trajectories.schema import (
+    UNKNOWN_PRODUCER,
     ContentPart,
     Message,
     MessageError,
@@ -68,7 +69,7 @@ def responses_items_to_messages(
         return [Message("user", [TextPart(items)])]
     if not isinstance(items, list):
         raise RecordRefusedError(f"{where}: expected a list of items or a string, got {json_type(items)}")
-    turns = _Turns(assistant or Producer())
+    turns = _Turns(assistant or UNKNOWN_PRODUCER)
     for index, item in enumerate(items):
         try:
             turns.add(item)

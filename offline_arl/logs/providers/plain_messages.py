@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from offline_arl.trajectories.schema import ContentPart, Message, Producer, TextPart, tool_call
+from offline_arl.trajectories.schema import UNKNOWN_PRODUCER, ContentPart, Message, Producer, TextPart, tool_call
 
 
 class _Function(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -38,7 +38,6 @@ class PlainMessage(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 _decoder = msgspec.json.Decoder(list[PlainMessage])
 _TOOL = Producer("environment")
-_UNKNOWN = Producer()
 
 
 def decode_plain(raw: bytes | msgspec.Raw) -> list[Message] | None:
@@ -71,7 +70,7 @@ def plain_messages(plain: Sequence[PlainMessage]) -> list[Message] | None:
             messages.append(Message(role, parts, [], call_id, message.name, None, _TOOL))
         elif calls:
             converted = [tool_call(call.function.name, call.function.arguments, id=call.id) for call in calls]
-            messages.append(Message(role, parts, converted, call_id, message.name, None, _UNKNOWN))
+            messages.append(Message(role, parts, converted, call_id, message.name, None, UNKNOWN_PRODUCER))
         else:
-            messages.append(Message(role, parts, [], call_id, message.name, None, _UNKNOWN))
+            messages.append(Message(role, parts, [], call_id, message.name, None, UNKNOWN_PRODUCER))
     return messages or None

@@ -12,6 +12,7 @@ from offline_arl.logs.slots.arguments import STYLES
 from offline_arl.logs.slots.contexts import read_contexts
 from offline_arl.logs.slots.slot import KEY, Slot, digest_of
 from offline_arl.trajectories.schema import (
+    UNKNOWN_PRODUCER,
     ContentPart,
     Message,
     ReasoningPart,
@@ -90,6 +91,8 @@ def _message(base: Message, given: dict[str, Any], style: str | None, where: str
             values[name] = _content(base, value, f"{where}.content")
         elif name != "tool_calls":
             values[name] = _converted(value, _MESSAGE_TYPES, name, where)
+    if values.get("producer") == UNKNOWN_PRODUCER:
+        values["producer"] = UNKNOWN_PRODUCER  # copies are told by their bytes
     if base.tool_calls or "tool_calls" in given:
         values["tool_calls"] = _calls(base.tool_calls, given.get("tool_calls", {}), style, where)
     return msgspec.structs.replace(base, **values)
