@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +20,8 @@ from offline_arl.trajectories.scores import feedback_row
 from offline_arl.trajectories.session import WriteSession, open_session
 
 __all__ = ["DUPLICATES", "RefusedRecord", "StoreWriter"]
+
+logger = logging.getLogger(__name__)
 
 
 class StoreWriter:
@@ -88,6 +91,9 @@ class StoreWriter:
             self._renamed = (record_key, {})
         name = session.free_id(encoded.trajectory_id, record_key or b"")
         if name != encoded.trajectory_id:
+            if session.content_of(encoded.trajectory_id) != encoded.content_key:
+                taken = "%s: trajectory_id %r is taken by other content; this one is %r"
+                logger.warning(taken, self._root, encoded.trajectory_id, name)
             self._renamed[1][encoded.trajectory_id] = name
             encoded = encoded.renamed(name)
         if self._renamed[1]:

@@ -153,7 +153,7 @@ def test_ids_become_harmless_file_names(tmp_path: Path) -> None:
     assert {trajectory.trajectory_id for trajectory in Store(tmp_path / "again").iter_trajectories()} == set(names)
 
 
-def test_two_contents_under_one_id_stay_two(tmp_path: Path) -> None:
+def test_two_contents_under_one_id_stay_two(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for folder, answer in (("one", "yes"), ("two", "no")):
         store = Store.create(tmp_path / folder)
         chat = [text("user", "?"), text("assistant", answer)]
@@ -168,6 +168,8 @@ def test_two_contents_under_one_id_stay_two(tmp_path: Path) -> None:
     found = list(Store(tmp_path / "both").iter_trajectories())
     assert sorted(trajectory.messages[1].text for trajectory in found) == ["no", "no", "yes", "yes"]
     assert len({trajectory.trajectory_id for trajectory in found}) == 4
+    (warning,) = caplog.messages
+    assert "trajectory_id 'root' is taken by other content; this one is " in warning
 
 
 def test_an_export_into_its_own_store_is_marked_as_a_copy(store: Store, tmp_path: Path) -> None:
