@@ -11,7 +11,7 @@ import io
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -61,7 +61,8 @@ def read_records(file: LogFile, *, max_record_bytes: int = MAX_RECORD_BYTES) -> 
         blank_lines, first = _skip_blank(buffered, max_record_bytes)
         if first:
             lines = _Lines(blank_lines, first, buffered, pieces)
-            yield from _lines(file, lines, max_record_bytes) if _layout(lines) == "lines" else _document(file, lines)
+            cut = _lines if _layout(lines) == "lines" else _document
+            yield from cut(file, lines, max_record_bytes)
         else:
             yield RawRecord(file.shown, file.label, 0, b"", problem=pieces.damage or "the file is empty")
 
@@ -235,18 +236,25 @@ def _rest_of_line(line: bytes, lines: _Lines, limit: int) -> tuple[bytes, str | 
     return line[:4096], f"the line is longer than {limit} bytes"
 
 
-def _document(file: LogFile, lines: _Lines) -> Iterator[RawRecord]:
+def _document(file: LogFile, lines: _Lines, limit: int) -> Iterator[RawRecord]:
     data = lines.read().strip()
     if data[:1] == b"[":
-        yield from _array(file, data, lines.damage)
+        yield from _array(file, data, lines.damage, limit)
     elif Path(file.label.removesuffix(".gz")).suffix in (".jsonl", ".ndjson") and not _is_json(data):
         stream = io.BytesIO(data)
         yield from _lines(file, _Lines(lines.blank_lines, stream.readline(), stream, None), len(data) + 1)
     else:
-        yield RawRecord(file.shown, file.label, 0, data, problem=lines.damage)
+        yield _within(limit, RawRecord(file.shown, file.label, 0, data, problem=lines.damage))
 
 
-def _array(file: LogFile, data: bytes, damage: str | None) -> Iterator[RawRecord]:
+def _within(limit: int, record: RawRecord) -> RawRecord:
+    """The record, or its beginning with a problem where it is too long: converting takes many times its size."""
+    if len(record.raw) <= limit:
+        return record
+    return replace(record, raw=record.raw[:4096], problem=f"the record is longer than {limit} bytes")
+
+
+def _array(file: LogFile, data: bytes, damage: str | None, limit: int) -> Iterator[RawRecord]:
     try:
         elements = msgspec.json.decode(data, type=list[msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -255,7 +263,7 @@ def _array(file: LogFile, data: bytes, damage: str | None) -> Iterator[RawRecord
     if not elements:
         yield RawRecord(file.shown, file.label, 0, data, problem="the list is empty")
     for position, element in enumerate(elements):
-        yield RawRecord(file.shown, file.label, position, bytes(element))
+        yield _within(limit, RawRecord(file.shown, file.label, position, bytes(element)))
 
 
 def _salvage(file: LogFile, data: bytes, problem: str) -> Iterator[RawRecord]:

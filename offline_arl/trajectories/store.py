@@ -96,6 +96,10 @@ class Store:
         """
         root = Path(path)
         try:
+            str(root).encode()
+        except UnicodeEncodeError:  # polars takes paths as text
+            raise UsageError(f"{str(root)!r}: the name is not UTF-8; choose another folder for the store") from None
+        try:
             if (root / files.MANIFEST).exists():
                 if exist_ok:
                     return cls(root)

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.connection import wait
+from threading import Thread
 from typing import Any, Literal, Protocol, TypeVar
 
 from offline_arl import optional
-from offline_arl.errors import UsageError
+from offline_arl.errors import DataError, UsageError
 
 Engine = Literal["local", "ray"]
 Item = TypeVar("Item")
@@ -54,10 +59,8 @@ def executor(engine: Engine, workers: int) -> Iterator[Executor]:
     elif workers == 1:
         yield _Here()
     else:
-        # Not fork: polars runs threads, and a forked child could wait for their locks forever.
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=gc.disable) as pool:
-            yield _Ordered(lambda function, item: pool.submit(function, item).result, in_flight=2 * workers)
+        with _processes(workers) as pool:
+            yield pool
 
 
 class _Here:
@@ -78,10 +81,48 @@ class _Ordered:
         for item in items:
             waiting.append((item, self._submit(function, item)))
             if len(waiting) >= self._in_flight:
-                first, wait = waiting.popleft()
-                yield first, wait()
-        for item, wait in waiting:
-            yield item, wait()
+                first, result_of = waiting.popleft()
+                yield first, result_of()
+        for item, result_of in waiting:
+            yield item, result_of()
+
+
+@contextmanager
+def _processes(workers: int) -> Iterator[Executor]:
+    # Not fork: polars runs threads, and a forked child could wait for their locks forever.
+    context = multiprocessing.get_context("spawn")
+
+    def submit(function: Callable[[Any], Any], item: Any) -> Callable[[], Any]:
+        # This may start a process, which inherits the mask: Ctrl-C goes to all processes of a terminal, and is for
+        # this one to deal with.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return pool.submit(function, item).result
+        except OSError as error:  # the pool is being closed because a process was killed at this very moment
+            raise BrokenProcessPool(str(error)) from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    try:
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_work) as pool:
+            yield _Ordered(submit, in_flight=2 * workers)
+    except BrokenProcessPool as error:
+        raise DataError(
+            "a process that converts records was killed, perhaps for want of memory; run it again with fewer workers"
+        ) from error
+
+
+def _begin_work() -> None:
+    """Prepare a process: it ends with the one that started it, which may be killed."""
+    gc.disable()
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+
+        def follow() -> None:
+            wait([parent.sentinel])
+            os._exit(1)
+
+        Thread(target=follow, daemon=True).start()
 
 
 @contextmanager

@@ -139,3 +139,14 @@ def test_lines_are_read_in_bounded_memory(path: Path) -> None:
         tracemalloc.stop()
     assert count == 3000
     assert peak < 2_000_000, "30 MB of lines took more than 2 MB of memory"
+
+
+def test_a_record_of_a_document_that_is_too_long_is_a_problem(path: Path) -> None:
+    long = '{\n"a": "' + "x" * 5000 + '"}'
+    problem = "the record is longer than 1000 bytes"
+    for content, expected in (
+        (long, [(4096, problem)]),
+        (f'[{{"a": 1}},\n{long},\n{{"b": 2}}]', [(8, None), (4096, problem), (8, None)]),
+    ):
+        found = records(path, content, max_record_bytes=1000)
+        assert [(len(record.raw), record.problem) for record in found] == expected
