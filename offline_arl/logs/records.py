@@ -11,7 +11,7 @@ import io
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -251,7 +251,8 @@ def _within(limit: int, record: RawRecord) -> RawRecord:
     """The record, or its beginning with a problem where it is too long: converting takes many times its size."""
     if len(record.raw) <= limit:
         return record
-    return replace(record, raw=record.raw[:4096], problem=f"the record is longer than {limit} bytes")
+    problem = f"the record is longer than {limit} bytes"
+    return RawRecord(record.file, record.label, record.position, record.raw[:4096], problem=problem)
 
 
 def _array(file: LogFile, data: bytes, damage: str | None, limit: int) -> Iterator[RawRecord]:
