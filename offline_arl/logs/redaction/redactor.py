@@ -61,6 +61,8 @@ class Redactor:
 
     def documents(self, documents: Sequence[bytes]) -> list[bytes]:
         """Redact JSON documents, one by one; text that is not JSON is redacted as it stands."""
+        if not documents:
+            return []
         results = list(documents)
         whole: dict[int, str] = {}
         for index, document in enumerate(documents):

@@ -46,7 +46,7 @@ def redact_trajectories(trajectories: Sequence[Trajectory], redactor: Redactor) 
                 branch=trajectory.branch,
                 source=trajectory.source,
             )
-        results.append(_without_tokens(trajectory))
+        results.append(_without_tokens(trajectory) if b'"tokens":' in new else trajectory)
     return results
 
 
@@ -75,8 +75,6 @@ def _decoded(text: bytes, decoder: msgspec.json.Decoder[Value]) -> Value:
 
 
 def _without_tokens(trajectory: Trajectory) -> Trajectory:
-    if all(message.tokens is None for message in trajectory.messages):
-        return trajectory
     messages: list[Message] = []
     replaced = False
     for message in trajectory.messages:
