@@ -26,6 +26,7 @@ from offline_arl.logs.adapter import LogAdapter, RawRecord, adapter_named
 from offline_arl.logs.convert import (
     Converted,
     EncodedGroup,
+    PieceFate,
     PiecePosition,
     assemble_and_encode,
     convert_records,
@@ -40,7 +41,7 @@ from offline_arl.trajectories.splits import extend_splits
 from offline_arl.trajectories.store import Store
 from offline_arl.trajectories.writer import RefusedRecord, StoreWriter
 from offline_arl.workflows.executors import Engine, Executor, executor
-from offline_arl.workflows.ingest_report import UNKNOWN_FORMAT, IngestReport, Tally
+from offline_arl.workflows.ingest_report import UNKNOWN_FORMAT, IngestReport, Tally, is_better
 
 if TYPE_CHECKING:  # redaction is loaded by those who ask for it
     from offline_arl.logs.redaction.config import RedactionConfig
@@ -266,13 +267,7 @@ def _assemble(pool: Executor, writer: StoreWriter, tally: Tally, plan: Redaction
     assemble = partial(_assemble_group, plan=plan)
     for batch in writer.dirty_groups():
         for group, assembled in pool.map(assemble, batch):
-            for piece, (fate, reason) in zip(group.pieces, assembled.fates, strict=True):
-                key = piece.record_key
-                if writer.record_state(key) == "pending" or tally.retried(key) or tally.is_counting(key):
-                    told = (
-                        f"{piece.file}:{piece.line or f'[{piece.position}]'}: {reason}" if fate == "refused" else reason
-                    )
-                    tally.count_piece(key, group.format, fate, told, is_shared=writer.is_shared(key))
+            _count_pieces(group, assembled, writer, tally)
             fates = [(piece.record_key, *fate) for piece, fate in zip(group.pieces, assembled.fates, strict=True)]
             writer.finish_group(group, assembled.encoded, assembled.feedback, fates)
             tally.feedback += len(assembled.feedback)
@@ -281,6 +276,19 @@ def _assemble(pool: Executor, writer: StoreWriter, tally: Tally, plan: Redaction
     writer.commit()
     tally.trajectories = writer.written
     tally.findings = dict(writer.found)
+
+
+def _count_pieces(group: PendingGroup, assembled: EncodedGroup, writer: StoreWriter, tally: Tally) -> None:
+    """Count the records of a group that were not counted before, each once by the best fate among its pieces."""
+    best: dict[bytes, tuple[PieceFate, str]] = {}
+    for piece, (fate, reason) in zip(group.pieces, assembled.fates, strict=True):
+        known = best.get(piece.record_key)
+        if known is None or is_better(fate, known[0]):
+            place = piece.line or f"[{piece.position}]"
+            best[piece.record_key] = (fate, f"{piece.file}:{place}: {reason}" if fate == "refused" else reason)
+    for key, (fate, reason) in best.items():
+        if writer.record_state(key) == "pending" or tally.retried(key) or tally.is_counting(key):
+            tally.count_piece(key, group.format, fate, reason, is_shared=writer.is_shared(key))
 
 
 def _assemble_group(group: PendingGroup, *, plan: RedactionPlan | None) -> EncodedGroup:

@@ -13,6 +13,11 @@ _REASONS_KEPT = 20
 _BEST_FIRST: tuple[PieceFate, ...] = ("used", "refused", "set_apart", "duplicate")
 
 
+def is_better(fate: PieceFate, other: PieceFate) -> bool:
+    """Whether a record with pieces of both fates counts by the first."""
+    return _BEST_FIRST.index(fate) < _BEST_FIRST.index(other)
+
+
 @dataclass(frozen=True)
 class IngestReport:
     """What an ingestion did.
@@ -104,7 +109,7 @@ class Tally:
         if not is_shared:
             self._retried.discard(key)
             self.count(format, fate, reason)
-        elif known is None or _BEST_FIRST.index(fate) < _BEST_FIRST.index(known[1]):
+        elif known is None or is_better(fate, known[1]):
             self._shared[key] = (format, fate, reason)
 
     def is_counting(self, key: bytes) -> bool:

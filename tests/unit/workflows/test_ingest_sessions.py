@@ -159,3 +159,28 @@ def test_trials_of_the_same_file_names_in_different_sources_stay_apart(tmp_path:
     ingest(sources[1], tmp_path / "later")
     assert rewards("later") == expected
     assert content(tmp_path / "later") == content(tmp_path / "whole")
+
+
+def test_a_record_with_several_pieces_of_one_group_counts_once(tmp_path: Path) -> None:
+    def run(number: int, *, parent: str | None) -> dict[str, Any]:
+        name = f"00000000-0000-0000-0000-{number:012}"
+        return {
+            "id": name,
+            "trace_id": "00000000-0000-0000-0000-000000000001",
+            "parent_run_id": parent,
+            "name": "chat" if parent else "agent",
+            "run_type": "llm" if parent else "chain",
+            "start_time": f"2026-01-01T00:00:0{number}Z",
+            "end_time": f"2026-01-01T00:00:0{number}Z",
+            "inputs": {"messages": [{"role": "user", "content": "hello"}]},
+            "outputs": {"choices": [{"message": {"role": "assistant", "content": "hi"}}]} if parent else {},
+            "session_id": "00000000-0000-0000-0000-000000000009",
+        }
+
+    root = run(1, parent=None)
+    log = write_lines(tmp_path / "a.jsonl", [json.dumps({"post": [root, run(2, parent=root["id"])], "patch": []})])
+    for expected in ((1, 0, 0, 0), (0, 0, 1, 0)):
+        report = ingest(log, tmp_path / "store")
+        assert fates(report) == expected
+        assert report.by_format == {"langsmith": 1}
+    assert len(Store(tmp_path / "store")) == 1
