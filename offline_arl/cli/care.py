@@ -190,7 +190,10 @@ def label(
 def _draw_judgements(console: Console, store: Path, names: Sequence[Mapping[str, Any]]) -> None:
     draw_rows(console, names)
     if names:
-        console.print(f"Take one: offline-arl label {store} --outcome {names[0]['name']}", markup=False)
+        first = names[0]
+        told = first["directions"] in (["higher_is_better"], ["lower_is_better"])
+        more = "" if told else " --direction higher_is_better"
+        console.print(f"Take one: offline-arl label {store} --outcome {first['name']}{more}", markup=False)
     else:
         console.print("There are no judgements: no scores, feedback or annotations were ingested.")
 

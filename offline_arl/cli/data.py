@@ -105,12 +105,18 @@ def _draw_report(console: Console, report: IngestReport, store: Path) -> None:
     rows += [[f"redacted {name.replace('_', ' ')}", str(value)] for name, value in redactions.items()]
     table(console, ["ingested", ""], rows)
     for code, count in findings.items():
-        console.print(f"found: {code} ({count} times)", markup=False)
+        console.print(f"found: {code} ({_times(count)})", markup=False)
     for reason, count in set_apart.items():
-        console.print(f"set apart: {reason} ({count} times)", markup=False)
+        console.print(f"set apart: {reason} ({_times(count)})", markup=False)
     for reason in report.reasons:
         console.print(f"refused: {reason}", markup=False)
+    if findings or report.reasons:
+        console.print(f"What that means, and where it is: offline-arl check {store}", markup=False)
     console.print(f"Look into the store: offline-arl show {store}", markup=False)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _number(value: float) -> str:

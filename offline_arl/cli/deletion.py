@@ -55,7 +55,8 @@ def delete(
             _confirm(out, plan, datasets=datasets)
         done = execute(plan, datasets=datasets)
         out.finish(
-            {**plan.as_dict(), **done.as_dict(), "deleted": True}, lambda console: _draw_deleted(console, done, store)
+            {**plan.as_dict(), **done.as_dict(), "deleted": True},
+            lambda console: _draw_deleted(console, done, plan),
         )
 
 
@@ -72,11 +73,25 @@ def _confirm(out: Output, plan: DeletionPlan, *, datasets: bool) -> None:
 
 def _plan_lines(plan: DeletionPlan, *, datasets: bool) -> list[str]:
     lines = [f"{len(plan.trajectory_ids)} trajectories with {plan.steps} steps go from {plan.store}"]
+    lines += _nothing_found(plan)
     for title, values in (("users", plan.users), ("tasks", plan.tasks), ("trajectories", plan.trajectory_ids)):
         if values:
             more = f" and {len(values) - _NAMED} more" if len(values) > _NAMED else ""
             lines.append(f"  {title}: {', '.join(values[:_NAMED])}{more}")
     return lines + _derived_lines(plan.derived, will_rewrite=datasets)
+
+
+def _nothing_found(plan: DeletionPlan) -> list[str]:
+    """What to look at where a deletion finds nothing: a request to delete a person must not end unnoticed."""
+    if plan.trajectory_ids:
+        return []
+    lines = ["no trajectory fits these filters, so nothing goes from the store"]
+    if plan.of_redacted:
+        lines.append(
+            "the store is redacted: an id that was replaced, such as an e-mail address, is stored as its placeholder; "
+            f"they are in offline_arl.open_store('{plan.store}').trajectories"
+        )
+    return lines
 
 
 def _derived_lines(derived: Sequence[DerivedData], *, will_rewrite: bool = False) -> list[str]:
@@ -96,10 +111,11 @@ def _derived_lines(derived: Sequence[DerivedData], *, will_rewrite: bool = False
     return lines
 
 
-def _draw_deleted(console: Console, done: Deleted, store: object) -> None:
+def _draw_deleted(console: Console, done: Deleted, plan: DeletionPlan) -> None:
     report = done.report
+    _print_all(console, _nothing_found(plan))
     kinds = ("trajectories", "steps", "records", "pieces", "feedback", "quarantined", "groups")
-    table(console, [f"deleted from {store}", ""], [[name, str(getattr(report, name))] for name in kinds])
+    table(console, [f"deleted from {plan.store}", ""], [[name, str(getattr(report, name))] for name in kinds])
     if report.related:
         shown = ", ".join(report.related[:_NAMED])
         console.print(

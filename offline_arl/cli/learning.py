@@ -39,7 +39,7 @@ class Algorithm(StrEnum):
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(
-        epilog=example("offline-arl build bc --store runs/store --output runs/bc-data --only-successes"),
+        epilog=example("offline-arl build bc --store runs/store --split train --output runs/bc-data"),
     )(build)
     app.command(
         epilog=example("offline-arl train bc --dataset runs/bc-data --policy runs/bc-data/policy --output runs/bc"),
@@ -62,6 +62,10 @@ def build(
     only_successes: Annotated[
         bool, typer.Option("--only-successes", help="Keep successful trajectories only (a score of 1 or more counts).")
     ] = False,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only trajectories of this split; all without it. Repeat for several."),
+    ] = None,
     settings: Settings = None,
     seed: Seed = 0,
     json: Json = False,
@@ -79,7 +83,14 @@ def build(
         form = "filtered_bc"
     with Output(as_json=json) as out, out.progress() as progress:
         outputs = build_from_store(
-            store, output, form=form, model=model, overrides=settings or (), seed=seed, progress=progress
+            store,
+            output,
+            form=form,
+            model=model,
+            splits=split or (),
+            overrides=settings or (),
+            seed=seed,
+            progress=progress,
         )
         _finish(out, output, outputs)
 

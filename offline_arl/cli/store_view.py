@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _ROLE_STYLES = {"system": "magenta", "developer": "magenta", "user": "cyan", "assistant": "green", "tool": "yellow"}
+_MAX_ROWS = 20  # of a list of counts, the most frequent
 _MAX_CHARACTERS = 2_000  # of one message; the whole is under --json
 
 
@@ -29,9 +30,15 @@ def draw_overview(console: Console, view: Mapping[str, Any], rows: Sequence[Mapp
         for row in view["by_task_type"]
     ]
     table(console, ["task type", "trajectories", "with verdict", "success [95 %]", "mean steps"], types)
-    for title in ("by_format", "tools", "quarantine_reasons"):
-        header = [title.removeprefix("by_").replace("_", " "), "count"]
-        table(console, header, [[name, str(number)] for name, number in view[title].items()])
+    for key, header in (
+        ("by_format", ["format", "trajectories"]),
+        ("tools", ["tools", "calls"]),
+        ("quarantine_reasons", ["refused because", "records"]),
+    ):
+        counts_of = [[name, str(number)] for name, number in view[key].items()]
+        table(console, header, counts_of[:_MAX_ROWS])
+        if len(counts_of) > _MAX_ROWS:
+            console.print(f"and {len(counts_of) - _MAX_ROWS} more; --json has them all")
     draw_rows(console, rows)
 
 

@@ -13,8 +13,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.metadata import entry_points
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol, TypeGuard, cast, runtime_checkable
 
 import msgspec
 
@@ -158,7 +158,8 @@ class LogAdapter(Protocol):
     """
 
     name: str
-    title: str  # of the format, for people: "Claude Code sessions"
+    # For people, in `offline-arl formats`; adapters of others may leave the three out.
+    title: str  # of the format: "Claude Code sessions"
     keeps: str  # what a trajectory keeps of the format beyond messages and tool calls, one line
     lacks: str  # what the format does not record, or the adapter leaves out, one line; "" where nothing
 
@@ -211,15 +212,33 @@ def is_assembling(adapter: LogAdapter) -> TypeGuard[AssemblingAdapter]:
 
 @lru_cache(maxsize=1)
 def adapters() -> Mapping[str, LogAdapter]:
-    """All adapters by name, in the order in which `detect` asks them: the built-in ones, then entry points."""
+    """All adapters by name, in the order in which `detect` asks them: the built-in ones, then entry points.
+
+    Raises:
+        UsageError: What an entry point names cannot be loaded, or is no adapter.
+    """
     from offline_arl.logs.registry import built_in_adapters
 
     found: dict[str, LogAdapter] = {adapter.name: adapter for adapter in built_in_adapters()}
     for point in entry_points(group=ENTRY_POINT_GROUP):
-        adapter = point.load()
-        adapter = adapter() if isinstance(adapter, type) else adapter
+        adapter = _loaded(point)
         found.setdefault(adapter.name, adapter)
     return found
+
+
+def _loaded(point: EntryPoint) -> LogAdapter:
+    """The adapter that an entry point names; one that does not work is told, since its logs would be refused."""
+    where = f"entry point {ENTRY_POINT_GROUP}: {point.name} = {point.value}"
+    try:
+        adapter = point.load()
+        adapter = adapter() if isinstance(adapter, type) else adapter
+    except Exception as error:
+        raise UsageError(f"{where}: cannot be loaded ({type(error).__name__}: {error})") from error
+    kind = ("fragments", "assemble") if hasattr(adapter, "assemble") else ("convert",)
+    missing = [name for name in ("name", "recognizes", *kind) if not hasattr(adapter, name)]
+    if missing:
+        raise UsageError(f"{where}: is no log adapter, it lacks {', '.join(missing)}")
+    return cast(LogAdapter, adapter)
 
 
 def adapter_named(name: str) -> LogAdapter:

@@ -14,6 +14,7 @@ from offline_arl.logs.adapter import Feedback, LogAdapter, RawRecord, adapter_na
 from offline_arl.logs.convert import AssembledGroup, PiecePosition, assemble_group, group_place, split_record
 from offline_arl.logs.detect import PROBE_RECORDS, detect_records
 from offline_arl.logs.records import LogFile, read_records
+from offline_arl.logs.sources import find_files
 from offline_arl.trajectories.schema import Trajectory
 
 if TYPE_CHECKING:  # redaction is loaded by those who ask for it
@@ -54,12 +55,12 @@ def read_logs(
     """Read log files whole, in memory. For much data use `workflows.ingest`, which does the same in bounded memory.
 
     Args:
-        paths: The files.
+        paths: Files, and folders of them. Files in a folder that are no logs are passed over.
         format: Name of a log format, or "auto" to find out for each file.
         redact: Replace secrets and personal data; the placeholders are others at every call.
 
     Raises:
-        DataError: A file cannot be opened.
+        DataError: A file or folder is missing or cannot be read.
         UsageError: The format is unknown.
         MissingDependencyError: Redaction needs a package that is not installed.
     """
@@ -69,12 +70,11 @@ def read_logs(
     records: dict[tuple[str, int], RawRecord] = {}
     groups: dict[tuple[str, str | None, str | None], list[tuple[PiecePosition, bytes]]] = {}
     keys: dict[tuple[str, str | None, str | None], str | None] = {}
-    for path in [Path(paths)] if isinstance(paths, (str, Path)) else [Path(path) for path in paths]:
-        file = LogFile(path, str(path), path.name)
-        real_path = os.path.realpath(path)
+    for file in find_files([paths] if isinstance(paths, (str, Path)) else list(paths)).logs:
+        real_path = os.path.realpath(file.path)
         found, adapter = _with_adapter(file, format)
         if adapter is not None:
-            contents.formats[str(path)] = adapter.name
+            contents.formats[file.shown] = adapter.name
         if redactor is not None:
             found = redactor.records(list(found))
         for record in found:

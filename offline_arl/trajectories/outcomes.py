@@ -71,4 +71,5 @@ def _direction_of(directions: pl.Series, name: str) -> Verdict:
         return "higher_is_better"
     if found == ["lower_is_better"]:
         return "lower_is_better"
-    raise UsageError(f"{name}: the judgements say {' and '.join(found)}; give the direction")
+    said = "of unknown direction" if found == ["unknown"] else f"of different directions ({', '.join(found)})"
+    raise UsageError(f"{name}: the judgements are {said}; say --direction higher_is_better or lower_is_better")

@@ -7,19 +7,21 @@ from itertools import count as count_from
 from pathlib import Path
 
 import msgspec
+import polars as pl
 
 from offline_arl.datasets.bc import BCConfig, build_bc
 from offline_arl.datasets.return_conditioned import ReturnConditionedConfig, build_return_conditioned
 from offline_arl.datasets.segments import DatasetManifest, write_manifest
 from offline_arl.datasets.transitions import TransitionsConfig, build_transitions
-from offline_arl.errors import DataError
+from offline_arl.errors import DataError, UsageError
 from offline_arl.models.policy import load_policy, load_tokenizer, save_policy
 from offline_arl.models.tiny import build_tiny_policy, tokenizer_texts, train_tiny_tokenizer
 from offline_arl.rendering import Renderer
 from offline_arl.trajectories.lineage import remember_derived
 from offline_arl.trajectories.schema import Trajectory
 from offline_arl.trajectories.segment import Segment
-from offline_arl.trajectories.store import open_store
+from offline_arl.trajectories.select import in_split
+from offline_arl.trajectories.store import Store, open_store
 from offline_arl.workflows.context import StageContext, StageOutputs, count
 from offline_arl.workflows.stages import Dataset, InitialPolicy
 from offline_arl.workflows.stores import told_damage
@@ -73,29 +75,37 @@ def build_dataset(config: Dataset, context: StageContext) -> StageOutputs:
 
     Raises:
         DataError: The store holds nothing that this form can use; the message gives the reasons.
-        UsageError: The policy's tokenizer cannot be loaded.
+        UsageError: The policy's tokenizer cannot be loaded, or the store has no such split.
     """
     tokenizer = load_tokenizer(context.path(config.policy, "policy"))
     renderer = _CountingRenderer(tokenizer)
-    trajectories = _counted(context, config.store)
+    store = open_store(context.path(config.store, "store"))
+    splits = _splits(store)
+    for name in config.splits:
+        if name not in splits:
+            raise UsageError(f"{store.path}: no split {name!r}; there are: {', '.join(splits) or 'none'}")
+    trajectories = _counted(context, store, in_split(*config.splits) if config.splits else None)
     try:
         manifest = _build(config, trajectories, renderer, context.folder / "dataset")
     except DataError as error:
         if renderer.too_long:
             raise DataError(f"{error}; {_too_long(renderer, config)}") from error
         raise
-    lineage = remember_derived(context.path(config.store, "store"), "dataset", context.final("dataset"))
+    lineage = remember_derived(store.path, "dataset", context.final("dataset"))
     write_manifest(context.folder / "dataset", msgspec.structs.replace(manifest, lineage=lineage))
     counts = manifest.counts
     left_out = [f"{number} left out ({reason})" for reason, number in manifest.excluded.items()]
     if renderer.too_long:
         left_out.append(_too_long(renderer, config))
+    # Whoever splits a store and forgets it here evaluates on what was trained on, and would not notice.
+    whole = [f"all splits of the store are in it: {', '.join(splits)}"] if splits and not config.splits else []
     return StageOutputs(
         artifacts={"dataset": "dataset"},
         metrics={f"segments/{context.name}": count(counts["rows"]), f"steps/{context.name}": count(counts["steps"])},
         notes=(
             f"{counts['trajectories']} trajectories, {counts['steps']} steps, {counts['tokens']} tokens of which "
             f"{counts['action_tokens']} are trained" + "".join(f"; {line}" for line in left_out),
+            *whole,
         ),
     )
 
@@ -119,11 +129,16 @@ def _build(config: Dataset, trajectories: Iterator[Trajectory], renderer: Render
     return build_bc(trajectories, renderer, folder, config=cloning)
 
 
-def _counted(context: StageContext, reference: str) -> Iterator[Trajectory]:
-    """The trajectories of a store, with progress."""
-    store = open_store(context.path(reference, "store"))
-    total = len(store)
-    trajectories = store.iter_trajectories()
+def _splits(store: Store) -> list[str]:
+    """The splits of a store, in the order of the alphabet."""
+    with told_damage(store):
+        return store.trajectories.select(pl.col("split").drop_nulls().unique().sort()).collect()["split"].to_list()
+
+
+def _counted(context: StageContext, store: Store, where: pl.Expr | None) -> Iterator[Trajectory]:
+    """The trajectories of a store, or some of them, with progress."""
+    total = len(store) if where is None else store.trajectories.filter(where).select(pl.len()).collect().item()
+    trajectories = store.iter_trajectories(where)
     for done in count_from(1):
         with told_damage(store):  # of the store's reading alone, not of what is done with a trajectory
             trajectory = next(trajectories, None)

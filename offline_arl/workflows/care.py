@@ -208,10 +208,11 @@ def select(path: str | Path, output: str | Path, filters: Filters) -> dict[str, 
         UsageError: The output is not an empty folder, or a filter is wrong.
         DataError: Nothing fits the filters; there is no store, or it is damaged.
     """
-    condition = filters.condition()
-    if condition is None:
-        condition = pl.lit(value=True)
+    filters.condition()  # what is wrong with it is told before the store is looked at
     with reading(path) as store, told_conditions(store):
+        condition = filters.for_store(store).condition()
+        if condition is None:
+            condition = pl.lit(value=True)
         if not store.trajectories.filter(condition).select(pl.len()).collect().item():
             raise DataError(f"{path}: no trajectory fits; look at what there is with: offline-arl show {path}")
         with new_folder(output) as work:

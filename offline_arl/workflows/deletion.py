@@ -17,6 +17,7 @@ from offline_arl.trajectories.lineage import DerivedKind, derived_from, store_id
 from offline_arl.trajectories.splits import extend_splits
 from offline_arl.trajectories.store import Store
 from offline_arl.workflows.filters import Filters, told_conditions
+from offline_arl.workflows.redacted_stores import is_redacted
 from offline_arl.workflows.stores import reading
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class DeletionPlan:
     users: tuple[str, ...]
     tasks: tuple[str, ...]
     derived: tuple[DerivedData, ...]
+    of_redacted: bool = False  # the store holds redacted records: ids may be placeholders
 
     def changes_anything(self, *, datasets: bool) -> bool:
         """Whether there is something to do; `datasets` as for `execute`."""
@@ -120,10 +122,12 @@ def plan_deletion(path: str | Path, filters: Filters) -> DeletionPlan:
         UsageError: No filter is given, or one is wrong.
         DataError: There is no store, or it is damaged.
     """
-    condition = filters.condition()
-    if condition is None:
+    if filters.condition() is None:
         raise UsageError("delete: say which trajectories, for example --user ID; to delete all, remove the store")
     with reading(path) as store:
+        condition = filters.for_store(store).condition()
+        assert condition is not None
+        is_stored_redacted = is_redacted(store)
         with told_conditions(store):
             columns = ("trajectory_id", "n_steps", "user_id", "task_id")
             chosen = store.trajectories.filter(condition).select(columns).collect()
@@ -136,6 +140,7 @@ def plan_deletion(path: str | Path, filters: Filters) -> DeletionPlan:
         users=tuple(chosen["user_id"].drop_nulls().unique(maintain_order=True)),
         tasks=tuple(chosen["task_id"].drop_nulls().unique(maintain_order=True)),
         derived=derived,
+        of_redacted=is_stored_redacted,
     )
 
 

@@ -114,7 +114,7 @@ def export(
     exporter = exporter_named(format)
     path = Path(output)
     container = _container(exporter, path)
-    condition = where.condition() if isinstance(where, Filters) else where
+    condition = where.for_store(store).condition() if isinstance(where, Filters) else where
     skipped: Counter[str] = Counter()
     trajectories = records = 0
     with told_damage(store), told_conditions(store), told_refusals(f"--output {path}"):

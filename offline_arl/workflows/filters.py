@@ -11,7 +11,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -89,6 +89,22 @@ class Filters:
         if not conditions:
             return None
         return pl.all_horizontal(condition.fill_null(value=False) for condition in conditions)
+
+    def for_store(self, store: Store) -> Filters:
+        """The same filters for one store: who is asked for by an id that was redacted is found by its placeholder.
+
+        Raises:
+            DataError: The store is redacted, and the key beside it is another one.
+            MissingDependencyError: The store is redacted, and a package that redaction needs is not installed.
+        """
+        if not self.users and not self.sessions:
+            return self
+        from offline_arl.workflows.redacted_stores import ids_as_stored
+
+        users, sessions = (
+            ids_as_stored(store, ids, key) for ids, key in ((self.users, "user_id"), (self.sessions, "session_id"))
+        )
+        return replace(self, users=users, sessions=sessions)
 
     def as_dict(self) -> dict[str, Any]:
         """What is asked for, for reports."""

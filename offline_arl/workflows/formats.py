@@ -18,9 +18,8 @@ def formats() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "title": adapter.title,
-            "keeps": adapter.keeps,
-            "lacks": adapter.lacks,
+            # Adapters of others may leave these out: they are for people, and nothing is read by them.
+            **{attribute: str(getattr(adapter, attribute, "")) for attribute in ("title", "keeps", "lacks")},
             "unit": "records" if is_assembling(adapter) else "record",
             "origin": "offline_arl" if name in built_in else "entry point",
         }

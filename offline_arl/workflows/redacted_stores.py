@@ -7,6 +7,7 @@ all, and a record that a store knows is never read again, so redaction could not
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def refuse_if_redacted(store: Store) -> None:
     Raises:
         UsageError: The store holds redacted records only.
     """
-    if _ENTRY in store.manifest.configuration:
+    if is_redacted(store):
         raise UsageError(
             f"{store.path}: this store holds redacted records only; ingest with --redact, or into another store"
         )
@@ -75,6 +76,34 @@ def redaction_plan(store: Store, config: RedactionConfig) -> RedactionPlan:
                 f"(kinds {', '.join(known.get('kinds', []))}); use the same ones, or another store"
             )
         return plan
+
+
+def ids_as_stored(store: Store, ids: Sequence[str], key: str) -> tuple[str, ...]:
+    """Ids as a store has them: in a redacted one also the placeholders of those that were replaced.
+
+    Without the key of the store, or where it was redacted with settings of its own, just the ids as they are given.
+
+    Args:
+        store: The store.
+        ids: Ids as the logs had them, or as the store has them.
+        key: Under which the logs had them, "user_id" for example.
+
+    Raises:
+        DataError: The key is another one.
+        MissingDependencyError: A package that redaction needs is not installed.
+    """
+    known: dict[str, Any] | None = store.manifest.configuration.get(_ENTRY)
+    if known is None or not (store.path / KEY_FILE).exists():
+        return tuple(ids)
+    plan = RedactionPlan.of(RedactionConfig(), _key(store.path, known))
+    if known.get("configuration_id") != plan.configuration_id:
+        return tuple(ids)
+    return tuple(dict.fromkeys(text for given in ids for text in (given, plan.redactor.text(given, key))))
+
+
+def is_redacted(store: Store) -> bool:
+    """Whether a store holds redacted records only."""
+    return _ENTRY in store.manifest.configuration
 
 
 def _key(root: Path, known: dict[str, Any] | None) -> bytes:

@@ -71,6 +71,7 @@ def build_from_store(
     *,
     form: str,
     model: str = "tiny",
+    splits: Sequence[str] = (),
     overrides: Sequence[str] = (),
     seed: int = 0,
     progress: Progress = no_progress,
@@ -84,6 +85,7 @@ def build_from_store(
         output: Folder of the dataset to make. It may exist if it is empty.
         form: "bc", "filtered_bc", "transitions" or "return_conditioned".
         model: "tiny", a Hugging Face model folder or a hub name.
+        splits: Only the trajectories of these splits; all where none is named.
         overrides: `key=value` texts that change the `dataset` stage's configuration.
         seed: Seed of the tiny policy's weights.
         progress: Called with the progress.
@@ -93,7 +95,7 @@ def build_from_store(
         DataError: The store holds nothing to build from.
     """
     check_model(model, where="--model")
-    raw = {"kind": "dataset", "form": form, "store": "store", "policy": "policy"}
+    raw = {"kind": "dataset", "form": form, "store": "store", "policy": "policy", "splits": list(splits)}
     stage = parse_stage(raw, overrides, where="build")
     artifacts: dict[str, dict[Artifact, Path]] = {"store": {"store": _artifact(Path(store), "store", "--store")}}
     _check_inputs(stage, {**artifacts, "policy": {"policy": Path(model)}}, where="build")

@@ -115,12 +115,16 @@ class InitialPolicy(Stage):
 
 
 class Dataset(Stage):
-    """Tokenize the store into segments with exact action masks, for the tokenizer of `policy`."""
+    """Tokenize the store into segments with exact action masks, for the tokenizer of `policy`.
+
+    `splits`: only the trajectories of these splits of the store; all trajectories where there are none.
+    """
 
     kind: Literal["dataset"]
     form: Literal["bc", "filtered_bc", "transitions", "return_conditioned"]
     store: Annotated[str, Ref("store")]
     policy: Annotated[str, Ref("policy")]
+    splits: tuple[str, ...] = ()
     max_tokens: int | None = Field(1024, ge=16)  # of a segment; None: no bound
     rewards: RewardConfig = RewardConfig()
 

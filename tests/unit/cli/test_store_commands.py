@@ -138,6 +138,17 @@ def test_label_lists_judgements_and_takes_one(offline_arl: Command, store: Path)
     assert "--outcome" in offline_arl("label", store, "--threshold", "0.5").err
 
 
+def test_label_says_how_to_take_a_judgement_of_unknown_direction(offline_arl: Command, store: Path) -> None:
+    with Store(store).writer() as writer:
+        score = Score("stars", 4.0)
+        writer.add(Trajectory("rated", [text_message("assistant", "Yes")], Source("test"), scores=[score]))
+    assert "label" in offline_arl("label", store).out
+    refused = offline_arl("label", store, "--outcome", "stars")
+    assert refused.code == 2
+    assert "stars: the judgements are of unknown direction; say --direction higher_is_better" in refused.err
+    assert offline_arl("label", store, "--outcome", "stars", "--direction", "higher_is_better").code == 0
+
+
 def test_select_merge_and_compact(offline_arl: Command, store: Path, tmp_path: Path) -> None:
     some = tmp_path / "some"
     report = offline_arl("select", store, "--output", some, "--user", "u1", "--user", "u2", "--where",

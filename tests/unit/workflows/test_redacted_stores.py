@@ -21,6 +21,9 @@ from offline_arl.errors import DataError, UsageError
 from offline_arl.logs.redaction.config import RedactionConfig
 from offline_arl.trajectories.schema import TextPart
 from offline_arl.trajectories.store import Store
+from offline_arl.workflows.care import select
+from offline_arl.workflows.deletion import plan_deletion
+from offline_arl.workflows.filters import Filters
 from offline_arl.workflows.ingest import ingest
 from offline_arl.workflows.redacted_stores import KEY_FILE
 
@@ -165,6 +168,37 @@ def test_wrong_options_are_explained(tmp_path: Path, options: list[str], message
     assert result.exit_code == 2
     assert message in json.loads(result.stdout)["error"]
     assert not (tmp_path / "s").exists()
+
+
+def of_user(path: Path, user: str) -> Path:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ok"}]
+    path.write_text(json.dumps({"messages": messages, "user_id": user}))
+    return path
+
+
+def test_a_person_is_found_by_the_id_that_was_redacted(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for number, user in enumerate(["ann@example.com", "bob@example.com", "u3"]):
+        ingest(of_user(tmp_path / f"{number}.jsonl", user), store, redact=True)
+    assert len(plan_deletion(store, Filters(users=("Ann@example.com",))).trajectory_ids) == 1
+    assert len(plan_deletion(store, Filters(users=("bob@example.com", "u3"))).trajectory_ids) == 2
+    (placeholder,) = plan_deletion(store, Filters(users=("ann@example.com",))).users
+    assert placeholder.startswith("<EMAIL_")
+    assert len(plan_deletion(store, Filters(users=(placeholder,))).trajectory_ids) == 1
+    assert select(store, tmp_path / "some", Filters(users=("ann@example.com",)))["trajectories"] == 1
+
+
+def test_a_deletion_that_cannot_find_a_person_says_so(tmp_path: Path) -> None:
+    """With settings of its own, the store does not tell how ids were replaced."""
+    store = tmp_path / "store"
+    config = RedactionConfig(patterns={"TICKET": r"T-\d+"})
+    ingest(of_user(tmp_path / "a.jsonl", "ann@example.com"), store, redact=config)
+    arguments = ["delete", str(store), "--user", "ann@example.com", "--yes"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0
+    assert "no trajectory fits these filters" in result.stdout
+    assert "the store is redacted" in result.stdout
+    assert len(Store(store)) == 1
 
 
 def test_without_redaction_nothing_of_it_is_loaded(tmp_path: Path) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from offline_arl.errors import DataError, UsageError
+from offline_arl.trajectories.splits import assign_splits
+from offline_arl.trajectories.store import Store
 from offline_arl.workflows.ingest import ingest
 from offline_arl.workflows.single import build_from_store, run_stage
 
@@ -66,3 +69,26 @@ def test_steps_beyond_the_limit_are_counted_once_with_the_setting_that_admits_th
     with pytest.raises(DataError, match=r"would be empty .*; 1 steps have more than 100 tokens .* set it to null"):
         build_from_store(tmp_path / "long", tmp_path / "none", form="bc", overrides=["max_tokens=100"])
     assert not (tmp_path / "none").exists()
+
+
+def test_a_dataset_of_one_split_holds_nothing_of_the_others(tmp_path: Path) -> None:
+    log, store = tmp_path / "log.jsonl", tmp_path / "store"
+    answers = [{"role": "assistant", "content": f"Parcel {number} is on its way."} for number in range(10)]
+    question = {"role": "user", "content": "Where is it?"}
+    log.write_text(
+        "\n".join(json.dumps({"messages": [question, answer], "task_id": str(n)}) for n, answer in enumerate(answers))
+    )
+    ingest(log, store)
+    (note,) = build_from_store(store, tmp_path / "before", form="bc").notes
+    assert "10 trajectories" in note
+    assign_splits(Store(store), {"train": 0.7, "test": 0.3}, seed=0)
+    whole, warning = build_from_store(store, tmp_path / "whole", form="bc").notes
+    assert "10 trajectories" in whole
+    assert warning == "all splits of the store are in it: test, train"
+    (note,) = build_from_store(store, tmp_path / "train", form="bc", splits=["train"]).notes
+    assert "7 trajectories" in note
+    rows = pl.read_parquet(tmp_path / "train/dataset/*.parquet")
+    of_train = Store(store).trajectories.filter(pl.col("split") == "train").collect()["trajectory_id"]
+    assert set(rows["trajectory_id"]) == set(of_train)
+    with pytest.raises(UsageError, match="no split 'tran'; there are: test, train"):
+        build_from_store(store, tmp_path / "none", form="bc", splits=["tran"])
