@@ -88,8 +88,11 @@ def build_dataset(config: Dataset, context: StageContext) -> StageOutputs:
     try:
         manifest = _build(config, trajectories, renderer, context.folder / "dataset")
     except DataError as error:
-        if renderer.too_long:
-            raise DataError(f"{error}; {_too_long(renderer, config)}") from error
+        hints = [_too_long(renderer, config)] if renderer.too_long else []
+        if "unscored" in str(error):
+            hints.append("what nobody judged needs an outcome (offline-arl label), or is cloned as a whole (form bc)")
+        if hints:
+            raise DataError("; ".join([str(error), *hints])) from error
         raise
     lineage = remember_derived(store.path, "dataset", context.final("dataset"))
     write_manifest(context.folder / "dataset", msgspec.structs.replace(manifest, lineage=lineage))

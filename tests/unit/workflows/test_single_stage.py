@@ -92,3 +92,12 @@ def test_a_dataset_of_one_split_holds_nothing_of_the_others(tmp_path: Path) -> N
     assert set(rows["trajectory_id"]) == set(of_train)
     with pytest.raises(UsageError, match="no split 'tran'; there are: test, train"):
         build_from_store(store, tmp_path / "none", form="bc", splits=["tran"])
+
+
+def test_logs_that_nobody_judged_are_told_what_they_need(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]}))
+    ingest(log, tmp_path / "store")
+    for form in ("filtered_bc", "transitions", "return_conditioned"):
+        with pytest.raises(DataError, match=r"unscored: 1\); what nobody judged needs an outcome \(offline-arl label"):
+            build_from_store(tmp_path / "store", tmp_path / form, form=form)
