@@ -83,10 +83,12 @@ def merge(stores: Sequence[Store], output: str | Path) -> tuple[Store, MergeRepo
         output: Folder of the new store; must be missing or empty.
 
     Raises:
-        UsageError: There are no stores, or the output is not an empty folder.
+        UsageError: There are no stores, some are redacted and others are not or in another way, or the output is not
+            an empty folder.
     """
     if not stores:
         raise UsageError("merge: no stores; name at least one")
+    _refuse_mixed(stores)
     merged = Store.create(output, configuration=stores[0].manifest.configuration)
     tables = _SideTables()
     quarantined: set[bytes] = set()
@@ -120,6 +122,17 @@ def merge(stores: Sequence[Store], output: str | Path) -> tuple[Store, MergeRepo
             joined += len(groups.joined)
         tables.write(session)
     return merged, MergeReport(len(merged), identical, renamed, joined)
+
+
+def _refuse_mixed(stores: Sequence[Store]) -> None:
+    """What a store says of its redaction must hold for all of it."""
+    first, *others = ((store, store.manifest.configuration.get("redaction")) for store in stores)
+    for store, redaction in others:
+        if redaction != first[1]:
+            raise UsageError(
+                f"{store.path}: is redacted in another way than {first[0].path}, or only one of them is; "
+                "merge stores that were redacted alike, with one key"
+            )
 
 
 @dataclass

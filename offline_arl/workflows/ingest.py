@@ -112,7 +112,7 @@ def ingest(
             stack.enter_context(_no_cycle_collection())
             writer = stack.enter_context(store.writer())
             done = 0
-            for chunk, (converted, redactions) in pool.map(convert, _chunks(found.logs, adapter, writer, tally)):
+            for chunk, (converted, redactions) in pool.map(convert, _chunks(found.logs, adapter, writer, tally, plan)):
                 _write(chunk, converted, writer, tally)
                 tally.redacted(redactions)
                 done += sum(len(record.raw) for record in chunk.records)
@@ -165,10 +165,12 @@ def _no_cycle_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _chunks(files: Sequence[LogFile], chosen: LogAdapter | None, writer: StoreWriter, tally: Tally) -> Iterator[_Chunk]:
+def _chunks(
+    files: Sequence[LogFile], chosen: LogAdapter | None, writer: StoreWriter, tally: Tally, plan: RedactionPlan | None
+) -> Iterator[_Chunk]:
     """Cut the files into chunks of records that are not in the store yet; counts those that are."""
     for file in files:
-        records = read_records(file)
+        records = read_records(file) if plan is None else map(plan.sealed, read_records(file))
         real_path = os.path.realpath(file.path)
         if chosen is not None:
             yield from _batches(file, chosen.name, real_path, records, writer, tally)
@@ -178,7 +180,10 @@ def _chunks(files: Sequence[LogFile], chosen: LogAdapter | None, writer: StoreWr
             if adapter is not None:
                 yield from _batches(file, adapter.name, real_path, chain(head, records), writer, tally)
                 break
-            yield _Chunk(file, UNKNOWN_FORMAT, [_unrecognized(record) for record in head], real_path)
+            unrecognized = map(_unrecognized, head)
+            if plan is not None:
+                unrecognized = map(plan.sealed, unrecognized)
+            yield _Chunk(file, UNKNOWN_FORMAT, list(unrecognized), real_path)
 
 
 def _unrecognized(record: RawRecord) -> RawRecord:
@@ -212,7 +217,9 @@ def _batches(
 def _convert_chunk(chunk: _Chunk, *, plan: RedactionPlan | None) -> tuple[list[Converted], dict[str, int]]:
     adapter = None if chunk.format == UNKNOWN_FORMAT else adapter_named(chunk.format)
     redactor = None if plan is None else plan.redactor
-    converted = convert_records(adapter, chunk.real_path, chunk.records, redactor)
+    # Sealed again: what a record remembers does not travel to another process.
+    records = chunk.records if plan is None else [plan.sealed(record) for record in chunk.records]
+    converted = convert_records(adapter, chunk.real_path, records, redactor)
     return converted, {} if redactor is None else redactor.take_counts()
 
 

@@ -7,6 +7,7 @@ import hmac
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from offline_arl.logs.adapter import RawRecord
 from offline_arl.logs.redaction.config import RedactionConfig
 from offline_arl.logs.redaction.placeholders import new_key
 from offline_arl.logs.redaction.redactor import Redactor
@@ -28,6 +29,15 @@ class RedactionPlan:
     def configuration_id(self) -> str:
         """A name for the configuration that tells nothing of its patterns, which may name people."""
         return hmac.new(self.key, self.configuration.encode(), hashlib.sha256).hexdigest()[:16]
+
+    def sealed(self, record: RawRecord) -> RawRecord:
+        """The record under a keyed hash of its content.
+
+        Who knows all of a record but a few digits could find them by the plain SHA-256, which stores keep.
+        """
+        content = hashlib.sha256(record.raw).digest()
+        record.__dict__["_sha256"] = hmac.new(self.key, b"record" + content, hashlib.sha256).hexdigest()
+        return record
 
     @property
     def redactor(self) -> Redactor:

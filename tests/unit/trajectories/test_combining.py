@@ -164,3 +164,13 @@ def test_a_deletion_holds_in_the_merged_store(store: Store, tmp_path: Path) -> N
         assert writer.record_state(record_key("ann:7")) == "deleted"
         assert writer.add(plain("eve-1", "eve"))
     assert not any("ann" in name for name in texts(merged) if "pending" not in name)
+
+
+def test_redacted_and_other_stores_are_not_merged(tmp_path: Path) -> None:
+    stores = [
+        Store.create(tmp_path / "one", configuration={"redaction": {"key_id": "a"}}),
+        Store.create(tmp_path / "two"),
+    ]
+    with pytest.raises(UsageError, match=r"two: is redacted in another way than .*one, or only one of them is"):
+        merge(stores, tmp_path / "merged")
+    assert not (tmp_path / "merged").exists()

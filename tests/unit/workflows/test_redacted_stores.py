@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import stat
 import subprocess
@@ -57,6 +58,19 @@ def test_placeholders_last_over_files_runs_and_processes(tmp_path: Path) -> None
     assert texts[0].startswith("<EMAIL_")
     assert texts[1].startswith("<PHONE_")
     assert texts == [*texts[:2], *texts[:2]]
+
+
+def test_no_hash_of_the_original_is_kept(tmp_path: Path) -> None:
+    log = chat(tmp_path / "a.jsonl", "ann@example.com")
+    log.write_bytes(log.read_bytes() + b"ann@example.com is no JSON\n")
+    for name in ("one", "two"):
+        ingest(log, tmp_path / name, redact=True, workers=1 if name == "one" else 2)
+    plain = [hashlib.sha256(line.strip()).hexdigest() for line in log.read_bytes().splitlines()]
+    hashes = [Store(tmp_path / name).trajectories.collect()["source_sha256"][0] for name in ("one", "two")]
+    assert hashes[0] != hashes[1]
+    assert not {*hashes} & {*plain}
+    for path in tmp_path.glob("*/**/*.jsonl"):
+        assert not any(digest in path.read_text() for digest in plain)
 
 
 def test_another_store_has_other_placeholders(tmp_path: Path) -> None:
