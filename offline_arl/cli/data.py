@@ -45,6 +45,12 @@ def ingest(
         list[str] | None,
         typer.Option(metavar="REGEX", help="Do not redact values that this matches whole; repeatable."),
     ] = None,
+    phone_region: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COUNTRY", help="Redact phone numbers of this country (US, DE, ...) without its code; repeatable."
+        ),
+    ] = None,
     report_file: Annotated[
         Path | None,
         typer.Option("--report", metavar="FILE", help="Write a report about the store as an HTML page.", parser=path),
@@ -70,7 +76,7 @@ def ingest(
                 format=log_format,
                 engine=engine,
                 workers=workers,
-                redact=_redaction(redact, redact_pattern or [], keep or []),
+                redact=_redaction(redact, redact_pattern or [], keep or [], phone_region or []),
                 progress=lambda done, total: progress("megabytes", done, total),
             )
             if report_file is not None:
@@ -85,15 +91,16 @@ def ingest(
         raise typer.Exit(error.exit_code) from error
 
 
-def _redaction(redact: bool, patterns: list[str], keep: list[str]) -> bool | RedactionConfig:
-    if not patterns and not keep:
+def _redaction(redact: bool, patterns: list[str], keep: list[str], regions: list[str]) -> bool | RedactionConfig:
+    if not patterns and not keep and not regions:
         return redact
     if not redact:
-        raise UsageError("--redact-pattern and --keep say how to redact; add --redact")
+        raise UsageError("--redact-pattern, --keep and --phone-region say how to redact; add --redact")
     from offline_arl.logs.redaction.config import redaction_config
 
     named = dict(pattern.partition("=")[::2] for pattern in patterns)
-    return redaction_config(patterns=named, keep=tuple(keep))
+    countries = {"phone_regions": tuple(regions)} if regions else {}
+    return redaction_config(patterns=named, keep=tuple(keep), **countries)
 
 
 def _draw_report(console: Console, report: IngestReport, store: Path) -> None:

@@ -167,6 +167,13 @@ def test_the_command_redacts_and_says_what(tmp_path: Path) -> None:
     assert "redacted badge" in table.stdout
 
 
+def test_phone_numbers_of_other_countries(tmp_path: Path) -> None:
+    log = chat(tmp_path / "a.jsonl", "Call me on phone 030 901820, please")
+    options = ["--redact", "--phone-region", "DE", "--json"]
+    result = CliRunner().invoke(app, ["ingest", str(log), "--store", str(tmp_path / "s"), *options])
+    assert json.loads(result.stdout)["redactions"] == {"phone": 1}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
