@@ -254,7 +254,8 @@ def adapter_named(name: str) -> LogAdapter:
 
 
 def _identity(text: str) -> str:
-    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=10).hexdigest()
+    data = text.encode() if text.isascii() else text.encode(errors="surrogateescape")
+    return hashlib.blake2b(data, digest_size=10).hexdigest()
 
 
 def _joint_sha256(pieces: Sequence[Piece]) -> str:

@@ -28,6 +28,7 @@ from offline_arl.logs.adapter import (
     is_assembling,
 )
 from offline_arl.logs.records import explain
+from offline_arl.trajectories.encoded_batch import BatchBuilder, EncodedBatch
 from offline_arl.trajectories.encoding import EncodedTrajectory, encode_trajectory
 from offline_arl.trajectories.schema import Trajectory
 
@@ -79,8 +80,9 @@ def record_key(record: RawRecord, real_path: str) -> bytes:
     The path is the resolved one, not the one that was typed, so that the same file named in another way is
     recognized, and files of the same name in different folders stay apart.
     """
-    identity = f"{real_path}\0{record.position}\0{record.sha256}".encode(errors="surrogateescape")
-    return hashlib.blake2b(identity, digest_size=16).digest()
+    identity = f"{real_path}\0{record.position}\0{record.sha256}"
+    data = identity.encode() if identity.isascii() else identity.encode(errors="surrogateescape")
+    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def group_place(fragment: Fragment, label: str, real_path: str) -> tuple[str | None, str | None]:
@@ -106,16 +108,24 @@ def group_place(fragment: Fragment, label: str, real_path: str) -> tuple[str | N
     return f"{told}#{fragment.key}" if fragment.key else told, f"{folder}\0{fragment.key}"
 
 
-class Converted(msgspec.Struct, frozen=True):
-    """What became of one record: what it holds, ready to be written, or a reason to refuse it or to set it apart."""
+class Other(msgspec.Struct, frozen=True):
+    """What a record became besides trajectories: feedback or fragments, or a reason to refuse it or to set it apart."""
 
+    index: int  # of the record among those that were converted with it
     key: bytes
-    trajectories: Sequence[EncodedTrajectory] = ()
     feedback: Sequence[Feedback] = ()
     fragments: Sequence[Fragment] = ()
     refused: str | None = None
     set_apart: str | None = None
     redacted: bytes | None = None  # the redacted record, where it was refused and differs from the record
+
+
+class ConvertedRecords(NamedTuple):
+    """What became of some records, ready to be written."""
+
+    used: int  # how many became trajectories or feedback
+    batches: list[EncodedBatch]  # the trajectories
+    others: list[Other]
 
 
 @dataclass(frozen=True)
@@ -130,7 +140,7 @@ class EncodedGroup:
 
 def convert_records(
     adapter: LogAdapter | None, real_path: str, records: Sequence[RawRecord], redactor: Redactor | None = None
-) -> list[Converted]:
+) -> ConvertedRecords:
     """Convert and encode records; whatever is wrong with one becomes the reason of its refusal.
 
     Args:
@@ -139,32 +149,55 @@ def convert_records(
         records: Of one file.
         redactor: Redacts the records before they are converted, and what they became; counts on its own.
     """
+    gathered = _Gathered(real_path)
     if redactor is None:
-        return [_encoded(record_key(record, real_path), _split(adapter, record)) for record in records]
+        for record in records:
+            gathered.add(record, _split(adapter, record))
+        return gathered.converted()
     redacted = redactor.records(records)
     splits = _redacted([_split(adapter, record) for record in redacted], redactor)
-    converted = []
     for before, after, split in zip(records, redacted, splits, strict=True):
-        result = _encoded(record_key(before, real_path), split)
-        if result.refused is not None:
+        gathered.add(before, split)
+        other = gathered.others[-1] if gathered.others else None
+        if other is not None and other.index == gathered.count - 1 and other.refused is not None:
             raw = None if after is before else after.raw
-            result = msgspec.structs.replace(result, refused=redactor.text(result.refused), redacted=raw)
-        converted.append(result)
-    return converted
+            gathered.others[-1] = msgspec.structs.replace(other, refused=redactor.text(other.refused), redacted=raw)
+    return gathered.converted()
+
+
+class _Gathered:
+    """What the records so far became."""
+
+    def __init__(self, real_path: str) -> None:
+        self.count = 0
+        self.others: list[Other] = []
+        self._real_path = real_path
+        self._used = 0
+        self._builder = BatchBuilder()
+
+    def add(self, record: RawRecord, split: SplitRecord) -> None:
+        index, key = self.count, record_key(record, self._real_path)
+        self.count += 1
+        try:
+            encoded = [encode_trajectory(trajectory) for trajectory in split.trajectories]
+        except DataError as error:
+            self.others.append(Other(index, key, refused=str(error)))
+            return
+        for item in encoded:
+            self._builder.add(item, key)
+        if encoded or split.feedback:
+            self._used += 1
+        if split.feedback or not encoded:
+            self.others.append(Other(index, key, split.feedback, split.fragments, split.refused, split.set_apart))
+
+    def converted(self) -> ConvertedRecords:
+        return ConvertedRecords(self._used, self._builder.batches(), self.others)
 
 
 def _split(adapter: LogAdapter | None, record: RawRecord) -> SplitRecord:
     if adapter is None:
         return SplitRecord(refused=record.problem or "not of a known log format")
     return split_record(adapter, record)
-
-
-def _encoded(key: bytes, split: SplitRecord) -> Converted:
-    try:
-        encoded = [encode_trajectory(trajectory) for trajectory in split.trajectories]
-    except DataError as error:
-        return Converted(key, refused=str(error))
-    return Converted(key, encoded, split.feedback, split.fragments, split.refused, split.set_apart)
 
 
 def _redacted(splits: Sequence[SplitRecord], redactor: Redactor) -> list[SplitRecord]:

@@ -11,7 +11,7 @@ import polars as pl
 
 from offline_arl.errors import UsageError
 from offline_arl.trajectories import encoding, files
-from offline_arl.trajectories.copying import encoded_rows
+from offline_arl.trajectories.copying import stored_rows
 from offline_arl.trajectories.duplicates import DUPLICATES
 from offline_arl.trajectories.files import Manifest
 from offline_arl.trajectories.merged_groups import GroupCopier
@@ -64,7 +64,7 @@ def select_into(store: Store, where: pl.Expr, output: str | Path) -> Store:
             if not chosen:
                 continue
             ids += chosen
-            for encoded, record_key in encoded_rows(store, part, void, pl.col("trajectory_id").is_in(chosen)):
+            for encoded, record_key in stored_rows(store, part, void, pl.col("trajectory_id").is_in(chosen)):
                 session.put(encoded, record_key=record_key)
                 _commit_if_full(session)
         session.buffer.feedback.extend(_feedback_on(store, manifest, void, ids))
@@ -101,7 +101,7 @@ def merge(stores: Sequence[Store], output: str | Path) -> tuple[Store, MergeRepo
             plan = _plan(session, store, manifest, void, groups.made_by_joined())
             ids: list[str] = []
             for part in manifest.parts:
-                for encoded, record_key in encoded_rows(store, part, void):
+                for encoded, record_key in stored_rows(store, part, void):
                     name = encoded.trajectory_id
                     if name in plan.skipped:
                         identical += 1

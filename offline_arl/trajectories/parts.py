@@ -14,7 +14,7 @@ from offline_arl.trajectories.files import FileEntry, Part
 from offline_arl.trajectories.index import AssemblyEntry, IndexRows, MadeTrajectory
 from offline_arl.trajectories.pieces import write_pieces
 from offline_arl.trajectories.scores import FEEDBACK_COLUMNS, JUDGEMENT_COLUMNS
-from offline_arl.trajectories.tables import table
+from offline_arl.trajectories.tables import GrowingTable, table
 
 ASSEMBLY_COLUMNS: dict[str, pl.DataType] = {
     "group": pl.Int64(),
@@ -49,8 +49,8 @@ REMOVED_COLUMNS: dict[str, pl.DataType] = {"trajectory_id": pl.String(), "group"
 class PartBuffer:
     """Rows of the next part, and what the index will learn of them."""
 
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
-    steps: list[tuple[Any, ...]] = field(default_factory=list)
+    rows: GrowingTable = field(default_factory=lambda: GrowingTable(encoding.TRAJECTORY_COLUMNS))
+    steps: GrowingTable = field(default_factory=lambda: GrowingTable(encoding.STEP_COLUMNS))
     blobs: dict[str, tuple[str, str]] = field(default_factory=dict)
     findings: list[tuple[Any, ...]] = field(default_factory=list)
     identities: list[tuple[Any, ...]] = field(default_factory=list)
@@ -81,8 +81,8 @@ class PartBuffer:
             written[folder] = files.write_parquet(root, f"{folder}/{name}.parquet", frame)
 
         if self.rows:
-            write("trajectories", table(self.rows, encoding.TRAJECTORY_COLUMNS))
-            write("steps", table(self.steps, encoding.STEP_COLUMNS))
+            write("trajectories", self.rows.frame())
+            write("steps", self.steps.frame())
             blobs = [(key, kind, text) for key, (kind, text) in sorted(self.blobs.items())]
             write("blobs", table(blobs, encoding.BLOB_COLUMNS))
         if self.findings:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import polars as pl
 
 from offline_arl.trajectories import encoding, files
 from offline_arl.trajectories.duplicates import DUPLICATE_COLUMNS, DUPLICATES, DuplicateTable
+from offline_arl.trajectories.encoded_batch import EncodedBatch
 from offline_arl.trajectories.encoding import EncodedTrajectory
 from offline_arl.trajectories.files import Counts, FileEntry, Manifest
 from offline_arl.trajectories.index import FILE as INDEX_FILE
@@ -94,21 +95,41 @@ class WriteSession:
             trajectory_id = encoding.blob_id(f"{trajectory_id}/{owner.hex()}")[:20]
         return trajectory_id
 
+    def holds_any(self, trajectory_ids: Collection[str]) -> bool:
+        """Whether one of these trajectory ids is, or was before what is in the making, in use."""
+        rows = self.buffer.index
+        return not rows.trajectories.keys().isdisjoint(trajectory_ids) or self.index.holds_any(trajectory_ids)
+
+    def put_batch(self, batch: EncodedBatch) -> None:
+        """Add trajectories whose ids are free (see `holds_any`)."""
+        buffer, rows = self.buffer, self.buffer.index
+        earlier = self.index.firsts_with(content for content in batch.contents.values() if content not in rows.contents)
+        for name, content in batch.contents.items():
+            original = rows.contents.get(content)
+            if original is None and content not in rows.released:
+                original = earlier.get(content)
+            self._note_content(name, content, original)
+        rows.trajectories.update(batch.contents)
+        rows.records.update((key, USED) for key in batch.record_keys if key is not None)
+        self.written += len(batch.contents)
+        buffer.rows.extend_frame(batch.rows)
+        buffer.steps.extend_frame(batch.steps)
+        buffer.blobs.update(batch.blobs)
+        buffer.findings.extend(batch.findings)
+        self.found.update(code for _, code, *_ in batch.findings)
+        buffer.identities.extend(batch.identities)
+        buffer.scores.extend(batch.scores)
+        buffer.bytes += batch.size
+
     def put(self, encoded: EncodedTrajectory, *, record_key: bytes | None) -> None:
         """Add a trajectory whose id is free."""
         buffer, name, content = self.buffer, encoded.trajectory_id, encoded.content_key
-        original = self._first_with(content)
-        if original is None:
-            buffer.index.contents[content] = name
-        else:
-            self._new_copies.append((name, original))
-            if self._copies is not None:
-                self._copies.add(name, original)
+        self._note_content(name, content, self._first_with(content))
         buffer.index.trajectories[name] = content
         if record_key is not None:
             buffer.index.records[record_key] = USED
         self.written += 1
-        buffer.rows.append((*encoded.values, record_key, content))
+        buffer.rows.extend([(*encoded.values, record_key, content)])
         buffer.steps.extend(encoded.steps)
         buffer.blobs.update(encoded.blobs)
         if encoded.findings:
@@ -178,6 +199,14 @@ class WriteSession:
         self.index.close()
         if self._copies is not None:
             self._copies.close()
+
+    def _note_content(self, trajectory_id: str, content: bytes, original: str | None) -> None:
+        if original is None:
+            self.buffer.index.contents[content] = trajectory_id
+            return
+        self._new_copies.append((trajectory_id, original))
+        if self._copies is not None:
+            self._copies.add(trajectory_id, original)
 
     def _first_with(self, content: bytes) -> str | None:
         rows = self.buffer.index

@@ -2,10 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
+
+
+class GrowingTable:
+    """Rows on their way to a file, one after another or many at once.
+
+    Args:
+        columns: Names and types of the columns.
+    """
+
+    def __init__(self, columns: Mapping[str, pl.DataType]) -> None:
+        self._columns = columns
+        self._frames: list[pl.DataFrame] = []
+        self._rows: list[Sequence[Any]] = []
+        self._height = 0
+
+    def __len__(self) -> int:
+        return self._height + len(self._rows)
+
+    def extend(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Add rows, values in the order of the columns."""
+        self._rows.extend(rows)
+
+    def extend_frame(self, frame: pl.DataFrame) -> None:
+        """Add the rows of a frame that has the columns."""
+        self._settle()
+        self._frames.append(frame)
+        self._height += frame.height
+
+    def frame(self) -> pl.DataFrame:
+        """All rows in order."""
+        self._settle()
+        return pl.concat(self._frames, rechunk=True) if self._frames else table([], self._columns)
+
+    def _settle(self) -> None:
+        if self._rows:
+            self._frames.append(table(self._rows, self._columns))
+            self._height += len(self._rows)
+            self._rows = []
 
 
 def table(rows: Sequence[Sequence[Any]], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
@@ -23,11 +61,7 @@ def table(rows: Sequence[Sequence[Any]], columns: Mapping[str, pl.DataType]) -> 
 
 
 def _list_series(name: str, values: Sequence[Sequence[str]]) -> pl.Series:
-    """Lists of strings; polars itself builds a series for each list, which is many times slower."""
-    positions = [row for row, value in enumerate(values) for _ in value]
-    items = [item for value in values for item in value]
-    flat = pl.DataFrame({"row": positions, name: items}, schema={"row": pl.Int64(), name: pl.String()})
-    lists = flat.group_by("row", maintain_order=True).agg(name)
-    rows = pl.DataFrame({"row": range(len(values))}, schema={"row": pl.Int64()})
-    joined = rows.join(lists, on="row", how="left", maintain_order="left")
-    return joined[name].fill_null(pl.Series([[]], dtype=pl.List(pl.String())))
+    """Lists of strings, of which few differ; polars itself builds a series for each, which is many times slower."""
+    places: dict[tuple[str, ...], int] = {}
+    chosen = [places.setdefault(tuple(value), len(places)) for value in values]
+    return pl.Series(name, [list(value) for value in places], dtype=pl.List(pl.String())).gather(chosen)

@@ -11,6 +11,7 @@ from types import TracebackType
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories import assembly, encoding
 from offline_arl.trajectories.duplicates import DUPLICATES
+from offline_arl.trajectories.encoded_batch import EncodedBatch
 from offline_arl.trajectories.encoding import EncodedTrajectory
 from offline_arl.trajectories.pieces import PendingGroup, storable
 from offline_arl.trajectories.quarantine import RefusedRecord
@@ -100,6 +101,14 @@ class StoreWriter:
             encoded = encoded.with_references(self._renamed[1])
         session.put(encoded, record_key=record_key)
         return name
+
+    def add_batch(self, batch: EncodedBatch) -> None:
+        """Add encoded trajectories of log records that are not in the store yet; as `add_encoded`, many at once."""
+        if not self._session.holds_any(batch.contents):
+            self._session.put_batch(batch)
+            return
+        for encoded, record_key in batch.items():
+            self.add_encoded(encoded, record_key=record_key)
 
     def add_feedback(self, feedback: Iterable[Feedback], *, record_key: bytes | None = None) -> None:
         """Add judgements that one record holds apart from what they judge; the record is used then."""

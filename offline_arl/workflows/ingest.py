@@ -24,8 +24,9 @@ import msgspec
 
 from offline_arl.logs.adapter import LogAdapter, RawRecord, adapter_named
 from offline_arl.logs.convert import (
-    Converted,
+    ConvertedRecords,
     EncodedGroup,
+    Other,
     PieceFate,
     PiecePosition,
     assemble_and_encode,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:  # redaction is loaded by those who ask for it
 
 logger = logging.getLogger(__name__)
 
-# Records that travel together to a converting process; also what a writer may hold beyond one part.
+# Records that are converted together, to tables; also what a writer may hold beyond one part.
 _CHUNK_BYTES = 4 * 2**20
 _CHUNK_RECORDS = 2_000
 _NOT_A_LOG = "the file is not a log"
@@ -214,7 +215,7 @@ def _batches(
         yield _Chunk(file, name, batch, real_path)
 
 
-def _convert_chunk(chunk: _Chunk, *, plan: RedactionPlan | None) -> tuple[list[Converted], dict[str, int]]:
+def _convert_chunk(chunk: _Chunk, *, plan: RedactionPlan | None) -> tuple[ConvertedRecords, dict[str, int]]:
     adapter = None if chunk.format == UNKNOWN_FORMAT else adapter_named(chunk.format)
     redactor = None if plan is None else plan.redactor
     # Sealed again: what a record remembers does not travel to another process.
@@ -223,8 +224,12 @@ def _convert_chunk(chunk: _Chunk, *, plan: RedactionPlan | None) -> tuple[list[C
     return converted, {} if redactor is None else redactor.take_counts()
 
 
-def _write(chunk: _Chunk, converted: Sequence[Converted], writer: StoreWriter, tally: Tally) -> None:
-    for record, result in zip(chunk.records, converted, strict=True):
+def _write(chunk: _Chunk, converted: ConvertedRecords, writer: StoreWriter, tally: Tally) -> None:
+    tally.count(chunk.format, "used", number=converted.used)
+    for batch in converted.batches:
+        writer.add_batch(batch)
+    for result in converted.others:
+        record = chunk.records[result.index]
         if result.refused is not None:
             reason = f"{record.where}: {result.refused}"
             tally.count(chunk.format, "refused", reason)
@@ -260,13 +265,10 @@ def _write(chunk: _Chunk, converted: Sequence[Converted], writer: StoreWriter, t
                 if not added:
                     tally.retry(result.key)
         else:
-            tally.count(chunk.format, "used")
-            for trajectory in result.trajectories:
-                writer.add_encoded(trajectory, record_key=result.key)
-            if result.feedback:
-                tally.feedback += len(result.feedback)
-                writer.add_feedback(result.feedback, record_key=result.key)
+            tally.feedback += len(result.feedback)
+            writer.add_feedback(result.feedback, record_key=result.key)
         writer.commit_if_full()
+    writer.commit_if_full()
 
 
 def _assemble(pool: Executor, writer: StoreWriter, tally: Tally, plan: RedactionPlan | None) -> None:
@@ -306,7 +308,7 @@ def _assemble_group(group: PendingGroup, *, plan: RedactionPlan | None) -> Encod
     return assemble_and_encode(group.format, group.key, pieces, None if plan is None else plan.redactor)
 
 
-def _refusal(record: RawRecord, result: Converted, format: str) -> RefusedRecord:
+def _refusal(record: RawRecord, result: Other, format: str) -> RefusedRecord:
     return RefusedRecord.of(
         record.raw if result.redacted is None else result.redacted,
         file=record.file,

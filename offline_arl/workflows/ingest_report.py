@@ -86,10 +86,12 @@ class Tally:
         self._shared: dict[bytes, tuple[str, PieceFate, str]] = {}
         self._retried: set[bytes] = set()
 
-    def count(self, format: str, fate: PieceFate, reason: str = "") -> None:
-        """Count one record; `reason` names its place where it was refused."""
-        self._fates[fate] += 1
-        self._by_format[format] = self._by_format.get(format, 0) + 1
+    def count(self, format: str, fate: PieceFate, reason: str = "", *, number: int = 1) -> None:
+        """Count one record, or several; `reason` names its place where it was refused."""
+        if number == 0:
+            return
+        self._fates[fate] += number
+        self._by_format[format] = self._by_format.get(format, 0) + number
         if fate == "refused" and len(self.reasons) < _REASONS_KEPT:
             self.reasons.append(reason)
         if fate == "set_apart":

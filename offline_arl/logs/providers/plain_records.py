@@ -28,15 +28,15 @@ class _PlainRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     metadata: dict[str, Any] | None = None
     task_id: str | int | None = None
     group_id: str | int | None = None
-    episode_id: str | int | None = None
-    session_id: str | int | None = None
-    user_id: str | int | None = None
-    task_type: str | int | None = None
-    agent: str | int | None = None
-    model: str | int | None = None
-    started_at: str | int | None = None
-    ended_at: str | int | None = None
-    stop_reason: str | int | None = None
+    episode_id: str | None = None
+    session_id: str | None = None
+    user_id: str | None = None
+    task_type: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    stop_reason: str | None = None
     terminated: bool | None = None
     truncated: bool | None = None
     success: bool | None = None
@@ -94,20 +94,20 @@ class PlainRecords:
             source=record.source(format),
             task_id=task_id,
             group_id=_text(plain.group_id) or task_id,
-            episode_id=_text(plain.episode_id),
-            task_type=_text(plain.task_type),
-            agent=_text(plain.agent),
-            model=_text(plain.model),
-            started_at=_text(plain.started_at) or None,
-            ended_at=_text(plain.ended_at),
+            episode_id=plain.episode_id,
+            task_type=plain.task_type,
+            agent=plain.agent,
+            model=plain.model,
+            started_at=plain.started_at or None,
+            ended_at=plain.ended_at,
             contexts=[] if tools is None else [Context(0, tools)],
             terminated=plain.terminated is True,
             truncated=plain.truncated is True,
-            stop_reason=_text(plain.stop_reason),
+            stop_reason=plain.stop_reason,
             outcome=_outcome(plain),
             metadata=metadata,
-            session_id=_text(plain.session_id),
-            user_id=_text(plain.user_id),
+            session_id=plain.session_id,
+            user_id=plain.user_id,
         )
 
 
