@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from offline_arl.trajectories import encoding
@@ -109,7 +110,23 @@ def pending_groups(session: WriteSession) -> Iterator[list[PendingGroup]]:
     for numbers in batches(session.index):
         groups = read_groups(session.root, session.manifest, session.index, numbers)
         if groups:
-            yield groups
+            yield [_without_corrected(session, group) for group in groups]
+
+
+def _without_corrected(session: WriteSession, group: PendingGroup) -> PendingGroup:
+    """Leave out records that were refused, and in whose place of the file another record stands since."""
+    places: dict[tuple[str, str, int], dict[bytes, None]] = {}
+    for piece in group.pieces:
+        places.setdefault((piece.label, piece.file, piece.position), {}).setdefault(piece.record_key)
+    gone: set[bytes] = set()
+    for versions in places.values():
+        if len(versions) > 1:
+            refused = [key for key, entry in session.records(list(versions)).items() if entry.state == RANK["refused"]]
+            gone.update(refused if len(refused) < len(versions) else list(versions)[:-1])
+    if not gone:
+        return group
+    kept = [piece for piece in group.pieces if piece.record_key not in gone]
+    return replace(group, pieces=kept, corrected=len(group.pieces) - len(kept))
 
 
 def finish_group(
@@ -131,7 +148,7 @@ def finish_group(
             session.buffer.removed.append((None, group.number, earlier.feedback_part))
         session.buffer.feedback.extend(rows)
         feedback_part = session.manifest.next_number if rows else 0
-    entry = AssemblyEntry(len(group.pieces), made, feedback_part, digest)
+    entry = AssemblyEntry(len(group.pieces) + group.corrected, made, feedback_part, digest)
     changed = _take_fates(session, group, fates)
     if changed or entry != earlier:
         session.buffer.index.assembled[group.number] = entry

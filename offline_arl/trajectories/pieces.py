@@ -65,6 +65,7 @@ class PendingGroup:
     key: str | None  # None: the pieces are those of one file
     scope: str  # the file's real path where `key` is None
     pieces: list[StoredPiece] = field(default_factory=list)
+    corrected: int = 0  # how many pieces are left out because their records were refused and are not there any more
 
 
 def group_identity(format: str, key: str | None, scope: str) -> bytes:

@@ -184,3 +184,25 @@ def test_a_record_with_several_pieces_of_one_group_counts_once(tmp_path: Path) -
         assert fates(report) == expected
         assert report.by_format == {"langsmith": 1}
     assert len(Store(tmp_path / "store")) == 1
+
+
+def test_a_line_that_is_corrected_in_its_place_takes_the_place_of_the_refused_one(tmp_path: Path) -> None:
+    """The two have one uuid; the refused one must not make a duplicate of the other."""
+    log = write_lines(
+        tmp_path / "a.jsonl", [*session("one", 2), line("one", 2, message="error"), *session("one", 1, 3)]
+    )
+    assert fates(ingest(log, tmp_path / "store")) == (3, 1, 0, 0)
+    for attempt in ("still wrong", None):
+        changes = {} if attempt is None else {"message": attempt}
+        write_lines(log, [*session("one", 2), line("one", 2, **changes), *session("one", 1, 3)])
+        report = ingest(log, tmp_path / "store")
+        assert fates(report) == ((1, 0, 3, 0) if attempt is None else (0, 1, 3, 0))
+    assert fates(ingest(log, tmp_path / "store")) == (0, 0, 4, 0)
+    ingest(log, tmp_path / "fresh")
+    assert content(tmp_path / "store") == content(tmp_path / "fresh")
+    (trajectory,) = content(tmp_path / "store")
+    assert [message.text for message in trajectory.messages] == ["question 0", "answer 1", "question 2", "answer 3"]
+    # What was refused is kept as it was.
+    assert Store(tmp_path / "store").quarantined.collect()["line"].to_list() == [3, 3]
+    write_lines(log, [*session("one", 6)])
+    assert fates(ingest(log, tmp_path / "store")) == (2, 0, 4, 0)
