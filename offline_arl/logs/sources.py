@@ -28,10 +28,14 @@ _CASSETTE = re.compile(rb"^(?:http_)?interactions:", re.MULTILINE)
 
 @dataclass(frozen=True)
 class FoundFiles:
-    """The files of some sources, each once: `logs` to read, and the paths of `others`, which are no logs."""
+    """The files of some sources, each once: `logs` to read, and the paths of `others`, which are no logs.
+
+    `links` are the links to folders.
+    """
 
     logs: list[LogFile]
     others: list[str]
+    links: list[str]
 
     @property
     def bytes(self) -> int:
@@ -43,7 +47,7 @@ def find_files(sources: Sequence[str | Path]) -> FoundFiles:
     """The files of the sources; folders are walked in a fixed order, hidden files and stores are passed over.
 
     A file that is named itself is always read. In a folder, files with the ending of a log are, and others that
-    start like one.
+    start like one. Links to files are followed; links to folders are not, as they may lead anywhere, or in a circle.
 
     Raises:
         UsageError: No source is named.
@@ -53,6 +57,7 @@ def find_files(sources: Sequence[str | Path]) -> FoundFiles:
         raise UsageError("no sources; name log files or folders")
     logs: dict[str, LogFile] = {}
     others: dict[str, str] = {}
+    links: list[str] = []
     for source in map(Path, sources):
         try:
             mode = source.stat().st_mode
@@ -61,14 +66,16 @@ def find_files(sources: Sequence[str | Path]) -> FoundFiles:
         except OSError as error:
             raise DataError(f"{shown(source)}: cannot be read ({error.strerror})") from error
         if stat.S_ISDIR(mode):
-            before = len(logs) + len(others)
+            before = len(logs) + len(others) + len(links)
             for path in _walk(source):
-                if looks_like_log(path):
+                if path.is_dir():
+                    links.append(shown(path))
+                elif looks_like_log(path):
                     relative = shown(path.relative_to(source))
                     logs.setdefault(os.path.realpath(path), LogFile(path, shown(path), relative))
                 else:
                     others.setdefault(os.path.realpath(path), shown(path))
-            if len(logs) + len(others) == before:
+            if len(logs) + len(others) + len(links) == before:
                 raise DataError(f"{shown(source)}: the folder holds no files; name a folder with log files")
         elif stat.S_ISREG(mode):
             logs.setdefault(os.path.realpath(source), LogFile(source, shown(source), source.name))
@@ -78,7 +85,7 @@ def find_files(sources: Sequence[str | Path]) -> FoundFiles:
     for file in logs.values():
         if not os.access(file.path, os.R_OK):
             raise DataError(f"{file.shown}: cannot be read (Permission denied); check its permissions")
-    return FoundFiles(list(logs.values()), [name for path, name in others.items() if path not in logs])
+    return FoundFiles(list(logs.values()), [name for path, name in others.items() if path not in logs], links)
 
 
 def shown(path: Path) -> str:
@@ -113,6 +120,8 @@ def _head(path: Path) -> bytes:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
+    """The files in a folder, and the links to folders in it."""
+
     def refuse(error: OSError) -> None:  # os.walk would pass over the folder without a word
         raise DataError(f"{error.filename}: cannot be read ({error.strerror}); check its permissions") from error
 
@@ -122,6 +131,7 @@ def _walk(folder: Path) -> Iterator[Path]:
             folders.clear()
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (path for name in folders if (path := Path(parent, name)).is_symlink())
         for name in sorted(names):
             path = Path(parent, name)
             if not name.startswith(".") and path.is_file():

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 _CHUNK_BYTES = 4 * 2**20
 _CHUNK_RECORDS = 2_000
 _NOT_A_LOG = "the file is not a log"
+_LINK = "a link to a folder, which is not followed; name the folder as a source"
 
 Progress = Callable[[float, float], None]
 
@@ -119,10 +120,10 @@ def ingest(
                 done += sum(len(record.raw) for record in chunk.records)
                 if progress is not None:
                     progress(min(done, total) / 1e6, total / 1e6)
-            for name in found.others:
-                logger.info("%s: set apart, not a log file", name)
-                tally.count(UNKNOWN_FORMAT, "set_apart", _NOT_A_LOG)
-                writer.set_apart(_file_key(name), format=None, file=name, record=None, line=None, reason=_NOT_A_LOG)
+            for name, reason in chain(zip(found.others, repeat(_NOT_A_LOG)), zip(found.links, repeat(_LINK))):
+                logger.info("%s: set apart: %s", name, reason)
+                tally.count(UNKNOWN_FORMAT, "set_apart", reason)
+                writer.set_apart(_file_key(name), format=None, file=name, record=None, line=None, reason=reason)
             writer.commit()
             _assemble(pool, writer, tally, plan)
         extend_splits(store)
@@ -150,7 +151,8 @@ def _open_store(store: str | Path | Store, redact: bool | RedactionConfig) -> tu
 
 def _file_key(name: str) -> bytes:
     """The identity of a file as a whole, beside those of its records (`logs.convert.record_key`)."""
-    identity = f"{os.path.realpath(name)}\0whole file".encode(errors="surrogatepass")
+    parent, base = os.path.split(name)  # a link is not what it leads to
+    identity = f"{os.path.join(os.path.realpath(parent), base)}\0whole file".encode(errors="surrogatepass")
     return hashlib.blake2b(identity, digest_size=16).digest()
 
 

@@ -141,6 +141,25 @@ def test_folders_are_walked_and_other_files_counted(tmp_path: Path) -> None:
     assert tasks == ["task-10", "task-11", "task-12", "task-0", "task-1"]  # files before folders
 
 
+def test_links_to_files_are_followed_and_links_to_folders_are_counted(tmp_path: Path) -> None:
+    """A link to a folder may lead in a circle or out of the logs; passing over it without a word would lose logs."""
+    write_log(tmp_path / "elsewhere/a.jsonl", 1)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/b.jsonl").symlink_to("../elsewhere/a.jsonl")
+    (tmp_path / "logs/c.jsonl").symlink_to("../elsewhere/a.jsonl")
+    (tmp_path / "logs/circle").symlink_to(".")
+    (tmp_path / "logs/other").symlink_to("../elsewhere")
+    for expected in ((1, 0, 2), (0, 1, 2)):
+        report = ingest(tmp_path / "logs", tmp_path / "store")
+        assert (report.records_used, report.duplicates, report.set_apart) == expected
+        assert report.records == 3
+    apart = Store(tmp_path / "store").set_apart.collect()
+    assert apart["file"].sort().to_list() == [str(tmp_path / "logs/circle"), str(tmp_path / "logs/other")]
+    assert apart["reason"].unique().to_list() == [
+        "a link to a folder, which is not followed; name the folder as a source"
+    ]
+
+
 def test_a_store_among_the_logs_is_not_a_log(tmp_path: Path) -> None:
     write_log(tmp_path / "log.jsonl").write_text(chat(0) + "\nbroken\n")
     for expected in ({"records_used": 1, "trajectories": 1}, {"duplicates": 1}):
