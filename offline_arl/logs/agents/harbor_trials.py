@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.agents.atif_steps import token_record
-from offline_arl.logs.primitives.scores import finite_number, make_score
+from offline_arl.logs.primitives.scores import direction_of, finite_number, make_score
 from offline_arl.logs.primitives.values import as_list, as_object, as_text
 from offline_arl.trajectories.schema import Message, Outcome, TokenRecord, Trajectory
 
@@ -100,7 +100,10 @@ class TrialResult:
             return Outcome("infrastructure_error")
         if not self.rewards:
             return Outcome()
-        score = self.rewards.get("reward", next(iter(self.rewards.values())) if len(self.rewards) == 1 else None)
+        name = "reward" if "reward" in self.rewards or len(self.rewards) > 1 else next(iter(self.rewards))
+        if direction_of(name) == "lower_is_better":
+            return Outcome(scorer="harbor_verifier")  # a number of errors, say; it is among the scores
+        score = self.rewards.get(name)
         components = self.rewards if len(self.rewards) > 1 else {}
         success = None if score not in (0.0, 1.0) else score == 1.0
         return Outcome("scored", success, score, components, "harbor_verifier")

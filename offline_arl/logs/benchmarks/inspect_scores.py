@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from offline_arl.logs.primitives.scores import finite_number, make_score
+from offline_arl.logs.primitives.scores import direction_of, finite_number, make_score
 from offline_arl.logs.primitives.values import as_object, as_text
 from offline_arl.trajectories.schema import Outcome, Score, ScorerKind
 
@@ -54,7 +54,8 @@ def logged_scores(sample: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def outcome_of(sample: Mapping[str, Any], deciding: str | None) -> Outcome:
     """The outcome: the verdict of the deciding scorer, of the first where none is named.
 
-    A sample that an error ended says nothing of the agent; one that was declared invalid is not scored.
+    A sample that an error ended says nothing of the agent; one that was declared invalid is not scored. Neither is
+    one of which the first thing measured is better the lower it is (toxicity): an outcome has no direction.
     """
     if sample.get("error") is not None:
         return Outcome("infrastructure_error")
@@ -64,6 +65,8 @@ def outcome_of(sample: Mapping[str, Any], deciding: str | None) -> Outcome:
     name = deciding if deciding in scores else next(iter(scores))
     value = scores[name].get("value")
     grade = _grade(value)
+    if grade is None and direction_of(name) == "lower_is_better":
+        return Outcome(scorer=name)
     success = value if isinstance(value, bool) else None if grade not in (0.0, 1.0) else grade == 1.0
     score = finite_number(value) if grade is None else grade
     components = _components(scores)

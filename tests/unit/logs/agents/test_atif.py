@@ -298,6 +298,11 @@ def exception(name: str, **more: Any) -> Value:
             (True, False, None),
         ),
         (
+            {"verifier_result": {"rewards": {"error_rate": 0}}},
+            Outcome(scorer="harbor_verifier"),
+            (True, False, None),
+        ),
+        (
             {"verifier_result": {"rewards": {"reward": 0}}, "exception_info": exception("AgentTimeoutError")},
             Outcome("scored", False, 0.0, scorer="harbor_verifier"),
             (False, True, "AgentTimeoutError"),

@@ -395,6 +395,9 @@ def test_calls_of_a_model_that_failed_are_no_answers() -> None:
         ({"a": {"value": "I"}, "b": {"value": "C"}}, Outcome("scored", False, 0.0, {"a": 0.0, "b": 1.0}, "a")),
         ({}, Outcome()),
         (None, Outcome()),
+        ({"toxicity": {"value": True}}, Outcome(scorer="toxicity")),
+        ({"hallucination_rate": {"value": 1.0}}, Outcome(scorer="hallucination_rate")),
+        ({"toxicity": {"value": "C"}}, Outcome("scored", True, 1.0, scorer="toxicity")),
     ],
 )
 def test_outcomes(scores: Any, outcome: Outcome) -> None:
