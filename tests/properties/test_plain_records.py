@@ -33,7 +33,7 @@ KNOWN = (
     "timestamp", "created_at", "ended_at", "stop_reason", "terminated", "truncated", "success", "score", "reward",
     "outcome", "system", "id", "temperature", "trajectory_id", "identifiers", "scores",
 )  # fmt: skip
-records = st.fixed_dictionaries(
+known_records = st.fixed_dictionaries(
     {"messages": st.lists(messages, max_size=3) | values},
     optional={
         "tools": st.sampled_from([[TOOL], [], None, "[]", [TOOL["function"]], [1], {}]),
@@ -42,6 +42,11 @@ records = st.fixed_dictionaries(
         "outcome": st.sampled_from([{"success": True, "score": 0.5}, "success", None, {"strange": 1}]),
         **dict.fromkeys(KNOWN, values),
     },
+)
+# Other keys may be any text: quotes, control characters, the names that the reader gives to what it learns.
+other_keys = texts | st.sampled_from(["learned_0", "learned_1", "__class__", "raw", 'a"b', "a\\b", "\x1b", ""])
+records = st.builds(
+    lambda others, known: {**others, **known}, st.dictionaries(other_keys, values, max_size=2), known_records
 )
 
 

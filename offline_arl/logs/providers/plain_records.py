@@ -8,6 +8,7 @@ records of a log have the same ones, and they go to the metadata as they are.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,7 @@ from offline_arl.logs.providers.plain_messages import PlainMessage, plain_messag
 from offline_arl.trajectories.schema import Context, Outcome, Trajectory
 
 _KEYS_LEARNED = 64
+_FIELD_NAME = re.compile(r'[^\x00-\x1f"\\]+')  # msgspec takes no other
 _NOT_LOGGED = Outcome()
 
 
@@ -64,6 +66,8 @@ class PlainRecords:
         """Expect these keys of a record, those that are not known yet, from now on."""
         new = [key for key in keys if key not in _KNOWN and key not in self._learned]
         if not new or len(self._learned) + len(new) > _KEYS_LEARNED or not THOROUGH_KEYS.isdisjoint(new):
+            return
+        if not all(map(_FIELD_NAME.fullmatch, new)):
             return
         for key in new:
             self._learned[key] = f"learned_{len(self._learned)}"
