@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -17,12 +18,22 @@ if TYPE_CHECKING:
 
     from offline_arl.workflows.context import Progress
 
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _WIDTH_OF_FILES = 160  # columns where stdout is no terminal
+
+
+def harmless(text: str) -> str:
+    r"""Text from a log or a file name, without what a terminal would obey: escape sequences, turned direction.
+
+    >>> harmless("a\x1b[31mb\nc")
+    'a\ufffd[31mb\nc'
+    """
+    return _OBEYED.sub("\ufffd", text)
 
 
 def print_error(message: str, *, as_json: bool, details: Mapping[str, Any] | None = None) -> None:
     """One line on stderr; under `--json` also the object on stdout."""
-    line = " ".join(message.split())
+    line = harmless(" ".join(message.split()))
     print(f"error: {line}", file=sys.stderr)  # noqa: T201
     if as_json:
         _print_json({**(details or {}), "error": line})
@@ -122,7 +133,7 @@ def table(console: Console, header: list[str], rows: list[list[str]], *, title: 
     for index, column in enumerate(header):
         drawn.add_column(escape(column), justify="left" if index == 0 else "right", no_wrap=index == 0)
     for row in rows:
-        drawn.add_row(*(escape(cell) for cell in row))  # what logs say may look like markup
+        drawn.add_row(*(escape(harmless(cell)) for cell in row))  # what logs say may look like markup
     console.print(drawn)
 
 

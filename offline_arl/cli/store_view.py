@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from offline_arl.cli.output import table
+from offline_arl.cli.output import harmless, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,11 +78,13 @@ def draw_trajectory(console: Console, trajectory: Mapping[str, Any]) -> None:
             shown = part.get("text") or part.get("uri") or ""
             console.print(Text(_shortened(shown), style="italic dim" if part["type"] == "reasoning" else ""))
         for call in message.get("tool_calls") or ():
-            console.print(Text(f"→ {call['name']}({_shortened(call['arguments_raw'])})", style="bold"))
+            console.print(Text(f"→ {_shortened(call['name'])}({_shortened(call['arguments_raw'])})", style="bold"))
             if call.get("parse_error"):
-                console.print(Text(f"  {call['parse_error']}", style="red"))
+                console.print(Text(f"  {_shortened(call['parse_error'])}", style="red"))
         if message.get("error"):
-            console.print(Text(f"{message['error']['type']}: {message['error'].get('text', '')}", style="red"))
+            console.print(
+                Text(_shortened(f"{message['error']['type']}: {message['error'].get('text', '')}"), style="red")
+            )
     console.print(Text(_ending(trajectory), style="bold"))
 
 
@@ -96,9 +98,8 @@ def _ending(trajectory: Mapping[str, Any]) -> str:
 
 
 def _shortened(text: str) -> str:
-    if len(text) <= _MAX_CHARACTERS:
-        return text
-    return f"{text[:_MAX_CHARACTERS]} … ({len(text) - _MAX_CHARACTERS} more characters)"
+    text, rest = harmless(text[:_MAX_CHARACTERS]), len(text) - _MAX_CHARACTERS
+    return text if rest <= 0 else f"{text} … ({rest} more characters)"
 
 
 def _share(metric: Mapping[str, Any]) -> str:

@@ -255,3 +255,24 @@ def test_no_store_and_a_rotten_one_are_one_line(
     assert done.err.count("\n") == 1, done.err
     assert "changed since it was written" in done.err or "is damaged" in done.err
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_what_logs_say_does_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Escape sequences in texts, names and file names would move the cursor or set the title of the window."""
+    said = "a\x1b]0;title\x07\x1b[2Jb\u202ec"
+    call = {"id": said, "type": "function", "function": {"name": said, "arguments": "{"}}
+    messages = [{"role": "user", "content": said}, {"role": "assistant", "content": said, "tool_calls": [call]}]
+    record = {"messages": messages, "task_id": said, "task_type": said, "model": said}
+    logs = tmp_path / "logs\x1b[31m"
+    logs.mkdir()
+    (logs / "a.jsonl").write_text(json.dumps(record) + "\n" + json.dumps({"messages": [{"role": said}]}) + "\n")
+    store = str(tmp_path / "store")
+    assert run(["ingest", str(logs), "--store", store]) == 0
+    (trajectory,) = Store(store).iter_trajectories()
+    for arguments in ([], ["--steps"], ["--trajectory", trajectory.trajectory_id]):
+        assert run(["show", store, *arguments]) == 0
+    assert run(["ingest", str(logs / "b\x1b.jsonl"), "--store", store]) == 1
+    shown = capsys.readouterr()
+    assert "a\ufffd]0;title\ufffd\ufffd[2Jb\ufffdc" in shown.out
+    for text in (shown.out, shown.err):
+        assert not {"\x1b", "\x07", "\u202e"} & set(text)
