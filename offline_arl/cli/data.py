@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from offline_arl.cli.options import Json, Store, example, path
-from offline_arl.cli.output import Output, print_error, table
+from offline_arl.cli.output import Output, harmless, print_error, table
 from offline_arl.errors import DataError, OfflineArlError, UsageError
 
 if TYPE_CHECKING:
@@ -114,9 +114,9 @@ def _draw_report(console: Console, report: IngestReport, store: Path) -> None:
     for code, count in findings.items():
         console.print(f"found: {code} ({_times(count)})", markup=False)
     for reason, count in set_apart.items():
-        console.print(f"set apart: {reason} ({_times(count)})", markup=False)
+        console.print(f"set apart: {harmless(reason)} ({_times(count)})", markup=False)
     for reason in report.reasons:
-        console.print(f"refused: {reason}", markup=False)
+        console.print(f"refused: {harmless(reason)}", markup=False)
     if findings or report.reasons:
         console.print(f"What that means, and where it is: offline-arl check {store}", markup=False)
     console.print(f"Look into the store: offline-arl show {store}", markup=False)
