@@ -18,6 +18,7 @@ from offline_arl.trajectories.schema import Branch, Context, Message, Producer, 
 
 _ENVIRONMENT = Producer("environment")
 _SUMMARY = Producer("summary")
+_SCRIPT = Producer("script")
 # Relations of a thread that goes on elsewhere, or was started, rather than being another try.
 _CHILDREN = ("compaction", "sub_agent", "handoff")
 _MAX_LOOKED_AT = 8  # answers of equal text that are looked at to find where a message was copied from
@@ -98,6 +99,7 @@ class TrajectoryWriter:
                     message = _replace(message, timestamp=stamp)
                 written.messages.append(message)
             written.of_depth[node.depth] = len(written.messages) - 1
+        _mark_greeting(written.messages)
         return written
 
     def _write_sample(self, sample: Sample, node: Node, ids: dict[str, str], written: _Written) -> None:
@@ -165,6 +167,14 @@ class TrajectoryWriter:
             node = node.parent
         owner = self._id(thread.origin if is_other_try else node.thread)
         return None if owner is None else Branch(owner, thread.first.n_system + thread.fork)
+
+
+def _mark_greeting(messages: list[Message]) -> None:
+    """What an assistant says before any user spoke, and no logged call made, is a greeting that a program wrote."""
+    first = next((index for index, message in enumerate(messages) if message.role == "user"), 0)
+    for index, message in enumerate(messages[:first]):
+        if message.role == "assistant" and message.producer.kind == "unknown":
+            messages[index] = _replace(message, producer=_SCRIPT)
 
 
 def _stamps(thread: Thread) -> dict[int, str]:

@@ -341,6 +341,18 @@ def test_another_answer_to_the_same_prompt_is_a_branch_even_if_it_says_the_same(
     assert again.metadata == {"relation": "regenerated", "continued": False}
 
 
+def test_a_greeting_before_any_user_spoke_is_no_step() -> None:
+    opening = [said("Welcome, how can I help?"), user("Where is my order?")]
+    (trajectory,) = stitched(call(0, opening, said("On its way.")))
+    assert [message.producer.kind for message in trajectory.messages] == ["script", "unknown", "model"]
+    assert trajectory.step_indices() == [2]
+    # Without a user, or after one, an answer that no logged call made may well be the agent's own.
+    (trajectory,) = stitched(call(0, [text_message("system", "Go on."), said("Step 1.")], said("Step 2.")))
+    assert trajectory.step_indices() == [1, 2]
+    (trajectory,) = stitched(call(0, [user("Hi."), said("Hello."), user("Where is it?")], said("On its way.")))
+    assert trajectory.step_indices() == [1, 3]
+
+
 def test_two_conversations_that_begin_alike_stay_two() -> None:
     asked, answer = [user("Hi")], said("Hello")
     one, other = stitched(
