@@ -22,7 +22,8 @@ from offline_arl.trajectories.encoded_batch import EncodedBatch
 from offline_arl.trajectories.encoding import EncodedTrajectory
 from offline_arl.trajectories.files import Counts, FileEntry, Manifest
 from offline_arl.trajectories.index import FILE as INDEX_FILE
-from offline_arl.trajectories.index import StoreIndex
+from offline_arl.trajectories.index import IndexRows, StoreIndex
+from offline_arl.trajectories.part_in_flight import PartInFlight, newest_content, newest_first
 from offline_arl.trajectories.parts import PartBuffer
 from offline_arl.trajectories.quarantine import RefusedRecord
 from offline_arl.trajectories.rebuild import open_index
@@ -55,39 +56,64 @@ def open_session(root: Path) -> Iterator[WriteSession]:
 
 
 class WriteSession:
-    """The open store of the one writer: its manifest, its index, and the part in the making.
+    """The open store of the one writer: its manifest, its index, the part in the making, and the one before it.
 
-    Questions are answered as if what is in the making were committed already.
+    Questions are answered as if what is in the making were committed already. Looking at the manifest or the index
+    itself waits for the part that is in flight.
     """
 
     def __init__(self, root: Path, manifest: Manifest, index: StoreIndex) -> None:
         self.root = root
-        self.manifest = manifest
-        self.index = index
+        self._manifest = manifest
+        self._index = index
         self.buffer = PartBuffer()
+        self._in_flight: PartInFlight | None = None
         self.written = 0  # trajectories that were put, whether committed yet or not
         self.found: Counter[str] = Counter()  # what validation found in them, by code
         self._copies: DuplicateTable | None = None
         self._new_copies: list[tuple[str, str]] = []
 
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest, with all parts but the one in the making."""
+        self._land()
+        return self._manifest
+
+    @manifest.setter
+    def manifest(self, manifest: Manifest) -> None:
+        self._land()
+        self._manifest = manifest
+
+    @property
+    def index(self) -> StoreIndex:
+        """The index of all parts but the one in the making."""
+        self._land()
+        return self._index
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is committed."""
+        return self._in_flight is None and self._index.empty
+
     def record(self, key: bytes) -> RecordEntry | None:
         """What is known of a log record, or None where it was never seen."""
-        return self.buffer.index.records.get(key) or self.index.record(key)
+        for rows in self._unindexed():
+            if key in rows.records:
+                return rows.records[key]
+        return self._index.record(key)
 
     def records(self, keys: Sequence[bytes]) -> dict[bytes, RecordEntry]:
         """What is known of some log records; those that were never seen are missing."""
+        self._land()
         pending = self.buffer.index.records
-        found = self.index.records([key for key in keys if key not in pending])
+        found = self._index.records([key for key in keys if key not in pending])
         found.update((key, pending[key]) for key in keys if key in pending)
         return found
 
     def content_of(self, trajectory_id: str) -> bytes | None:
         """The content key of the trajectory with this id, or None."""
-        rows = self.buffer.index
-        content = rows.trajectories.get(trajectory_id)
-        if content is not None or trajectory_id in rows.removed:
-            return content
-        return self.index.content_of(trajectory_id)
+        is_told, content = newest_content(trajectory_id, self._unindexed())
+        return content if is_told else self._index.content_of(trajectory_id)
 
     def free_id(self, trajectory_id: str, owner: bytes) -> str:
         """This id, or where it is taken one made from it and its owner (two files of one name hold the same)."""
@@ -97,18 +123,18 @@ class WriteSession:
 
     def holds_any(self, trajectory_ids: Collection[str]) -> bool:
         """Whether one of these trajectory ids is, or was before what is in the making, in use."""
-        rows = self.buffer.index
-        return not rows.trajectories.keys().isdisjoint(trajectory_ids) or self.index.holds_any(trajectory_ids)
+        if any(not rows.trajectories.keys().isdisjoint(trajectory_ids) for rows in self._unindexed()):
+            return True
+        return self._index.holds_any(trajectory_ids)
 
     def put_batch(self, batch: EncodedBatch) -> None:
         """Add trajectories whose ids are free (see `holds_any`)."""
         buffer, rows = self.buffer, self.buffer.index
-        earlier = self.index.firsts_with(content for content in batch.contents.values() if content not in rows.contents)
+        unindexed = self._unindexed()
+        known = self._index.firsts_with(content for content in batch.contents.values() if content not in rows.contents)
         for name, content in batch.contents.items():
-            original = rows.contents.get(content)
-            if original is None and content not in rows.released:
-                original = earlier.get(content)
-            self._note_content(name, content, original)
+            is_told, original = newest_first(content, unindexed)
+            self._note_content(name, content, original if is_told else known.get(content))
         rows.trajectories.update(batch.contents)
         rows.records.update((key, USED) for key in batch.record_keys if key is not None)
         self.written += len(batch.contents)
@@ -143,6 +169,7 @@ class WriteSession:
 
     def remove(self, trajectory_id: str) -> None:
         """Make the committed row of a trajectory void; its id is free then."""
+        self._land()
         rows = self.buffer.index
         part, content = self.index.part_of(trajectory_id), self.index.content_of(trajectory_id)
         if part is None or content is None or trajectory_id in rows.removed:
@@ -163,40 +190,59 @@ class WriteSession:
         self.buffer.refused.append(line)
         self.buffer.bytes += len(line)
 
-    def commit(self) -> None:
-        """Publish what was added since the last commit; nothing happens if nothing was."""
-        buffer, manifest = self.buffer, self.manifest
-        if buffer.is_empty:
+    def commit(self, *, wait: bool = True) -> None:
+        """Publish what was added since the last commit; nothing happens if nothing was.
+
+        Args:
+            wait: False: only begin to; it is done with the next commit, or when something has to wait for it.
+        """
+        self._land()
+        buffer, manifest = self.buffer, self._manifest
+        if not buffer.is_empty:
+            number = manifest.next_number
+            copies = self._write_copies(number, manifest.side_tables.get(DUPLICATES, []))
+            self._in_flight = PartInFlight(buffer, self.root, number, copies)
+            self.buffer, self._new_copies = PartBuffer(), []
+        if wait:
+            self._land()
+
+    def _land(self) -> None:
+        """Commit the part in flight, if there is one, as soon as its files are in place.
+
+        Where that fails the part stays in flight, so that nothing can be committed after it.
+        """
+        if self._in_flight is None:
             return
-        number = manifest.next_number
-        part = buffer.write(self.root, number)
-        side_tables = dict(manifest.side_tables)
-        copies = self._write_copies(number, side_tables.get(DUPLICATES, []))
-        if copies:
-            side_tables[DUPLICATES] = copies
+        manifest, in_flight = self._manifest, self._in_flight
+        with in_flight:
+            part = in_flight.part()
+        side_tables = {**manifest.side_tables, **({DUPLICATES: in_flight.copies} if in_flight.copies else {})}
         published = msgspec.structs.replace(
             manifest,
-            next_number=number + 1,
-            counts=self._counts(),
+            next_number=in_flight.number + 1,
+            counts=self._counts(in_flight.buffer),
             parts=[*manifest.parts, part],
             side_tables=side_tables,
         )
         with files.told_writing(self.root / INDEX_FILE):
-            self.index.begin()
+            self._index.begin()
         try:
             with files.told_writing(self.root / INDEX_FILE):
-                self.index.add(number, buffer.index)
+                self._index.add(in_flight.number, in_flight.buffer.index)
             files.write_manifest(self.root, published)
         except BaseException:
-            self.index.rollback()
+            self._index.rollback()
             raise
-        self.manifest, self.buffer, self._new_copies = published, PartBuffer(), []
+        self._manifest, self._in_flight = published, None
         with files.told_writing(self.root / INDEX_FILE):
-            self.index.commit()
+            self._index.commit()
 
     def close(self) -> None:
         """Close the index and let go of temporary files; what was not committed is lost."""
-        self.index.close()
+        if self._in_flight is not None:
+            with self._in_flight:
+                pass  # files that no manifest lists are removed by the next writer, so none may come after that
+        self._index.close()
         if self._copies is not None:
             self._copies.close()
 
@@ -209,12 +255,16 @@ class WriteSession:
             self._copies.add(trajectory_id, original)
 
     def _first_with(self, content: bytes) -> str | None:
-        rows = self.buffer.index
-        first = rows.contents.get(content)
-        return self.index.first_with(content) if first is None and content not in rows.released else first
+        is_told, first = newest_first(content, self._unindexed())
+        return first if is_told else self._index.first_with(content)
 
-    def _counts(self) -> Counts:
-        counts, buffer = self.manifest.counts, self.buffer
+    def _unindexed(self) -> tuple[IndexRows, ...]:
+        """What the index does not know yet, the newest first."""
+        in_flight = self._in_flight
+        return (self.buffer.index,) if in_flight is None else (self.buffer.index, in_flight.buffer.index)
+
+    def _counts(self, buffer: PartBuffer) -> Counts:
+        counts = self._manifest.counts
         removed = [(name, part) for name, _, part in buffer.removed if name is not None]
         return Counts(
             trajectories=counts.trajectories + len(buffer.rows) - len(removed),
@@ -227,7 +277,7 @@ class WriteSession:
         for name, number in rows:
             ids.setdefault(number, []).append(name)
         total = 0
-        for part in self.manifest.parts:
+        for part in self._manifest.parts:
             if part.number in ids and part.trajectories is not None:
                 path = files.whole_file(self.root, part.trajectories)
                 chosen = pl.col("trajectory_id").is_in(ids[part.number])

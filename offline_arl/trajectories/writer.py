@@ -259,19 +259,25 @@ class StoreWriter:
     @property
     def knows_records(self) -> bool:
         """Whether the store held anything when the writer was opened; where not, nothing need be looked up."""
-        return not self._session.index.empty
+        return not self._session.is_empty
 
     def commit_if_full(self) -> None:
-        """Commit when the part in memory has reached its size; call it between log records."""
+        """Begin to commit when the part in memory has reached its size; call it between log records.
+
+        The part becomes visible with the next commit at the latest.
+        """
         self._intake.end_record()
         buffer = self._session.buffer
         if buffer.bytes >= self._max_part_bytes or len(buffer.rows) >= self._max_part_trajectories:
-            self.commit()
+            self._commit(wait=False)
 
     def commit(self) -> None:
         """Publish what was added since the last commit; nothing happens if nothing was."""
+        self._commit(wait=True)
+
+    def _commit(self, *, wait: bool) -> None:
         self._intake.end_record()
-        self._session.commit()
+        self._session.commit(wait=wait)
         self._intake.end_part()
 
     @property

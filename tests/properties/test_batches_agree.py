@@ -1,4 +1,4 @@
-"""Trajectories that are written as batches make the store that they make one by one."""
+"""Trajectories that are written as batches, parts at the side, make the store that they make one by one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ logs = st.lists(
 def test_the_same_store(log: Log) -> None:
     with tempfile.TemporaryDirectory() as folder:
         together, alone = Store.create(Path(folder, "together")), Store.create(Path(folder, "alone"))
-        with together.writer() as writer:
+        with together.writer(max_part_trajectories=1) as writer:
             for encoded, commits in keyed(log):
                 builder = BatchBuilder()
                 for item, key in encoded:
@@ -71,7 +71,7 @@ def test_the_same_store(log: Log) -> None:
                 for batch in builder.batches():
                     writer.add_batch(batch)
                 if commits:
-                    writer.commit()
+                    writer.commit_if_full()  # at the side, so that the next batch meets a part in flight
         with alone.writer() as writer:
             for encoded, commits in keyed(log):
                 for item, key in encoded:
