@@ -103,9 +103,11 @@ def steps_of(trajectory: Trajectory, refused: list[RefusedCall] | None = None) -
                 reasoning_characters += len(part.text)
         calls, metadata, tokens = message.tool_calls, message.metadata, message.tokens
         problem: str | None = None
+        names: list[str] = []
         if calls:
             tool_calls += len(calls)
             for call in calls:
+                names.append(call.name)
                 characters += len(call.arguments_raw)
             found = _refused(calls, checker or checker_for(trajectory.context_at(index).tools), index)
             if found:
@@ -121,7 +123,7 @@ def steps_of(trajectory: Trajectory, refused: list[RefusedCall] | None = None) -
                 len(rows),
                 index,
                 len(calls),
-                [call.name for call in calls],
+                names,
                 invalid_calls,
                 marked or invalid_calls > 0,
                 problem or ("marked" if marked else None),

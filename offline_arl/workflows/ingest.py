@@ -99,7 +99,7 @@ def ingest(
         store: Folder of the store, or an open one.
         format: Name of a log format, or "auto" to find out for each file.
         engine: "local", or "ray" to convert on a Ray cluster; the result is the same.
-        workers: Processes that convert records; 1 converts in this process. The result is the same.
+        workers: Processes that convert records, this one among them. The result is the same.
         redact: Replace secrets and personal data by placeholders before anything of a record is written (see
             docs/redaction.md); True for the defaults. A store holds redacted records only, or none.
         progress: Called now and then with megabytes read and megabytes in all.

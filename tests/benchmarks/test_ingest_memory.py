@@ -18,7 +18,17 @@ LIMIT_MB = 600
 
 def peak(log: Path, store: Path, workers: int) -> float:
     """Megabytes (10^6 bytes) that the largest of the processes held at most."""
-    command = [sys.executable, "-m", "offline_arl.cli", "ingest", str(log), str(store), "--workers", str(workers)]
+    command = [
+        sys.executable,
+        "-m",
+        "offline_arl.cli",
+        "ingest",
+        str(log),
+        "--store",
+        str(store),
+        "--workers",
+        str(workers),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
