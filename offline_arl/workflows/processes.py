@@ -2,7 +2,7 @@
 
 The standard library's pool leaves the talking to threads of this process. Where this process is busy with work of its
 own, they wait for the interpreter again and again, and the others for them. Here this process talks when it is
-between two pieces of work; the others read ahead.
+between two pieces of work. It leaves the work in shared memory, since a pipe is full before a piece of work is in it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from queue import SimpleQueue
-from threading import Thread
+from multiprocessing.shared_memory import SharedMemory
 from typing import Any, Generic, TypeVar
 
 from offline_arl.errors import DataError
@@ -28,11 +27,11 @@ from offline_arl.errors import DataError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# For each other process: one piece of work that it is at, and one that it has read ahead.
+# For each other process: one piece of work that it is at, and one that waits for it.
 _AHEAD = 2
 # Results that wait for an earlier one, for each process.
 _WAITING = 4
-_PIPE_BYTES = 2**20  # what Linux allows to everyone; most pieces of work fit, so that nobody waits for a reader
+_PIPE_BYTES = 2**20  # what Linux allows to everyone; most results fit, so that their makers need not wait
 
 
 @contextmanager
@@ -48,6 +47,7 @@ def other_processes(count: int) -> Iterator[Processes]:
 @dataclass
 class _Work(Generic[Item, Result]):
     item: Item
+    memory: SharedMemory | None = None  # holds the item on its way
     is_done: bool = False
     result: Result | None = None
     error: Exception | None = None
@@ -62,20 +62,38 @@ class _Other:
         self.results = results
         self.work: deque[_Work[Any, Any]] = deque()
 
-    def begin(self, function: Callable[[Any], Any], work: _Work[Any, Any]) -> None:
-        self.work.append(work)
+    def begin(self, function: Callable[[Any], Any], work: _Work[Any, Any]) -> bool:
+        """Give it work; returns False where there is no memory for that."""
+        request = pickle.dumps((function, work.item), pickle.HIGHEST_PROTOCOL)
+        if not _has_room(len(request)):
+            return False
         try:
-            self.requests.send_bytes(pickle.dumps((function, work.item), pickle.HIGHEST_PROTOCOL))
+            work.memory = SharedMemory(create=True, size=len(request))
+        except OSError:
+            return False
+        self.work.append(work)
+        _content(work.memory, len(request))[:] = request
+        try:
+            self.requests.send((work.memory.name, len(request)))
         except OSError as error:
             raise self._died() from error
+        return True
 
     def receive(self) -> None:
-        work = self.work.popleft()
+        work = self.work[0]
         try:
             work.result, work.error = pickle.loads(self.results.recv_bytes())  # noqa: S301 (of a process that we started)
         except (EOFError, OSError) as error:
             raise self._died() from error
         work.is_done = True
+        self.forget_first()
+
+    def forget_first(self) -> None:
+        """Let go of the first piece of work, and of the memory that it takes."""
+        memory = self.work.popleft().memory
+        if memory is not None:
+            memory.close()
+            memory.unlink()
 
     def _died(self) -> DataError:
         self.process.join(10)
@@ -106,6 +124,8 @@ class Processes:
         for other in self._others:
             other.process.join()
             other.process.close()
+            while other.work:
+                other.forget_first()
         self._others = []
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
@@ -122,9 +142,7 @@ class Processes:
             waiting.append(work)
             self._collect(timeout=0)
             other = min(self._others, key=lambda other: len(other.work))
-            if len(other.work) < _AHEAD:
-                other.begin(function, work)
-            else:
+            if len(other.work) >= _AHEAD or not other.begin(function, work):
                 work.result, work.error = _outcome(function, item)
                 work.is_done = True
             yield from _finished(waiting)
@@ -145,8 +163,7 @@ class Processes:
             while len(self._others) < self._count:
                 requests_end, requests = context.Pipe(duplex=False)
                 results, results_end = context.Pipe(duplex=False)
-                for end in (requests, results_end):
-                    _widen(end)
+                _widen(results_end)
                 process = context.Process(target=_serve, args=(requests_end, results_end), daemon=True)
                 process.start()
                 requests_end.close()  # so that the other side sees it when this process is no more, and we when it is
@@ -179,14 +196,30 @@ def _widen(pipe: Connection) -> None:
 
 
 def _serve(requests: Connection, results: Connection) -> None:
-    """Work until the other side closes its ends."""
+    """Work until the process that wants the results is no more, or does not want them."""
     gc.disable()
-    sys.setswitchinterval(0.0005)  # the thread that reads ahead has little to do, and somebody waits for it
-    ahead: SimpleQueue[bytes] = SimpleQueue()
-    Thread(target=_read_ahead, args=(requests, ahead), daemon=True).start()
-    while True:
-        function, item = pickle.loads(ahead.get())  # noqa: S301 (of the process that started this one)
-        results.send_bytes(pickle.dumps(_outcome(function, item), pickle.HIGHEST_PROTOCOL))
+    with suppress(EOFError, OSError):
+        while True:
+            name, size = requests.recv()
+            memory = SharedMemory(name)
+            with _content(memory, size) as request:
+                function, item = pickle.loads(request)  # noqa: S301 (of the process that started this one)
+            memory.close()
+            results.send_bytes(pickle.dumps(_outcome(function, item), pickle.HIGHEST_PROTOCOL))
+
+
+def _has_room(size: int) -> bool:
+    """Whether shared memory has room: a process that writes where there is none is killed. Containers have little."""
+    try:
+        free = os.statvfs("/dev/shm")  # noqa: S108 (the place itself is meant)
+    except OSError:  # a system that has it elsewhere
+        return True
+    return size < free.f_bavail * free.f_frsize // 2
+
+
+def _content(memory: SharedMemory, size: int) -> memoryview:
+    assert memory.buf is not None  # it is open
+    return memory.buf[:size]
 
 
 def _outcome(function: Callable[[Item], Result], item: Item) -> tuple[Result | None, Exception | None]:
@@ -194,11 +227,3 @@ def _outcome(function: Callable[[Item], Result], item: Item) -> tuple[Result | N
         return function(item), None
     except Exception as error:  # raised when it is this item's turn
         return None, error
-
-
-def _read_ahead(requests: Connection, ahead: SimpleQueue[bytes]) -> None:
-    try:
-        while True:
-            ahead.put(requests.recv_bytes())
-    except (EOFError, OSError):
-        os._exit(0)  # the process that wants the results is no more, or does not want them

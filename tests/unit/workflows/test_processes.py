@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,10 @@ def square(number: int) -> tuple[int, int]:
 
 def echo(data: bytes) -> bytes:
     return data[::-1]
+
+
+def echo_of_process(data: bytes) -> tuple[bytes, int]:
+    return data[::-1], os.getpid()
 
 
 def fail_at_three(number: int) -> int:
@@ -49,6 +54,14 @@ def test_more_than_a_pipe_holds_goes_both_ways_at_once() -> None:
     items = [bytes([number]) * 5_000_000 + b"end" for number in range(12)]
     with other_processes(2) as pool:
         assert list(pool.map(echo, items)) == [(item, item[::-1]) for item in items]
+
+
+def test_where_shared_memory_is_full_the_work_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=1, f_frsize=4096))
+    with other_processes(1) as pool:
+        found = list(pool.map(echo_of_process, [b"short", b"x" * 5_000] * 3))
+    assert {process for _, (_, process) in found[1::2]} == {os.getpid()}
+    assert [result for _, (result, _) in found] == [b"trohs", b"x" * 5_000] * 3
 
 
 def test_few_items_are_under_way_at_once() -> None:
