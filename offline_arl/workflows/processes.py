@@ -211,7 +211,7 @@ def _serve(requests: Connection, results: Connection) -> None:
 def _has_room(size: int) -> bool:
     """Whether shared memory has room: a process that writes where there is none is killed. Containers have little."""
     try:
-        free = os.statvfs("/dev/shm")  # noqa: S108 (the place itself is meant)
+        free = os.statvfs("/dev/shm")
     except OSError:  # a system that has it elsewhere
         return True
     return size < free.f_bavail * free.f_frsize // 2
