@@ -13,8 +13,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol, TypeGuard, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast, runtime_checkable
 
 import msgspec
 
@@ -22,6 +21,9 @@ from offline_arl.errors import UsageError
 from offline_arl.trajectories.schema import Feedback as Feedback  # adapters give it; the store keeps it
 from offline_arl.trajectories.schema import FeedbackTarget as FeedbackTarget
 from offline_arl.trajectories.schema import Source, Trajectory
+
+if TYPE_CHECKING:  # loaded where it is used: processes that convert records never do
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "offline_arl.log_adapters"
 
@@ -217,6 +219,8 @@ def adapters() -> Mapping[str, LogAdapter]:
     Raises:
         UsageError: What an entry point names cannot be loaded, or is no adapter.
     """
+    from importlib.metadata import entry_points
+
     from offline_arl.logs.registry import built_in_adapters
 
     found: dict[str, LogAdapter] = {adapter.name: adapter for adapter in built_in_adapters()}
@@ -247,6 +251,10 @@ def adapter_named(name: str) -> LogAdapter:
     Raises:
         UsageError: There is none of this name.
     """
+    from offline_arl.logs.registry import BUILT_IN, built_in_adapter
+
+    if name in BUILT_IN:
+        return built_in_adapter(name)
     known = adapters()
     if name not in known:
         raise UsageError(f"unknown log format {name!r}; known: auto, {', '.join(sorted(known))}")

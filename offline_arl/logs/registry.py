@@ -6,152 +6,82 @@ come before general ones, and OpenAI chat, the most general, is last.
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
+from typing import cast
+
 from offline_arl.logs.adapter import LogAdapter
+
+# Names of formats to `module:class` within `offline_arl.logs`, so that one can be had without the others.
+BUILT_IN = {
+    # Session logs of agents: Claude Code, Codex, Gemini CLI, OpenHands, SWE-agent, ATIF, managed agents.
+    "claude_code": "agents.claude_code:ClaudeCodeAdapter",
+    "claude_stream": "agents.claude_stream:ClaudeStreamAdapter",
+    "codex_rollout": "agents.codex_rollout:CodexRolloutAdapter",
+    "codex_exec": "agents.codex_exec:CodexExecAdapter",
+    "gemini_cli": "agents.gemini_sessions:GeminiSessionsAdapter",
+    "anthropic_managed_agents": "agents.managed_agents:ManagedAgentsAdapter",
+    "pi_sessions": "agents.pi_sessions:PiSessionsAdapter",
+    "hub_agent_traces": "agents.hub_traces:HubTracesAdapter",
+    "openhands_v0": "agents.openhands_v0:OpenHandsV0Adapter",
+    "openhands_rows": "agents.openhands_v0:OpenHandsRowsAdapter",
+    "openhands_v1": "agents.openhands_v1:OpenHandsV1Adapter",
+    "swe_agent": "agents.swe_agent:SweAgentAdapter",
+    "mini_swe_agent": "agents.mini_swe_agent:MiniSweAgentAdapter",
+    "atif": "agents.atif:AtifAdapter",
+    # Inspect, tau-bench, tau2-bench.
+    "inspect_ai": "benchmarks.inspect_ai:InspectAdapter",
+    "tau2_bench": "benchmarks.tau2_bench:Tau2BenchAdapter",
+    "tau_bench": "benchmarks.tau_bench:TauBenchAdapter",
+    "tau_transcripts": "benchmarks.tau_transcripts:TauTranscriptsAdapter",
+    # Rollouts of RL libraries: NeMo Gym, verifiers, agent-lightning, ART, Minari.
+    "nemo_gym": "rollout_stores.nemo_gym:NeMoGymAdapter",
+    "verifiers_trace": "rollout_stores.verifiers_traces:VerifiersTraceAdapter",
+    "verifiers": "rollout_stores.verifiers_rollouts:VerifiersRolloutAdapter",
+    "agent_lightning": "rollout_stores.agent_lightning:AgentLightningAdapter",
+    "art": "rollout_stores.art:ARTAdapter",
+    "minari": "rollout_stores.minari:MinariAdapter",
+    # Spans: OTLP JSON with its conventions, Phoenix, MLflow.
+    "otlp": "telemetry.spans_adapter:OTLPAdapter",
+    "mlflow": "telemetry.mlflow_traces:MLflowAdapter",
+    "phoenix_annotations": "telemetry.phoenix:PhoenixAnnotationsAdapter",
+    "otel_spans": "telemetry.spans_adapter:FlatSpansAdapter",
+    # Exports of Langfuse, LangSmith, Weave and Braintrust.
+    "langfuse": "platforms.langfuse:LangfuseAdapter",
+    "langsmith": "platforms.langsmith:LangSmithAdapter",
+    "weave": "platforms.weave:WeaveAdapter",
+    "braintrust": "platforms.braintrust:BraintrustAdapter",
+    # Requests and responses: OpenAI, Anthropic, Gemini, LiteLLM, Helicone, recorded HTTP cassettes.
+    "vcr": "providers.cassettes:CassetteAdapter",
+    "litellm": "providers.litellm:LiteLLMAdapter",
+    "helicone": "providers.helicone:HeliconeAdapter",
+    "request_response": "providers.request_pairs:RequestPairsAdapter",
+    "gemini_cli_responses": "providers.gemini_calls:GeminiResponsesAdapter",
+    "gemini_calls": "providers.gemini_calls:GeminiCallsAdapter",
+    "gemini_contents": "providers.gemini_calls:GeminiContentsAdapter",
+    "anthropic_chat": "providers.anthropic_chat:AnthropicChatAdapter",
+    # Preference, unpaired and supervised training files, ShareGPT and its relatives, OpenAI chat.
+    "openai_preferences": "training_sets.openai_preferences:OpenAIPreferenceAdapter",
+    "llama_factory": "training_sets.llama_factory:LlamaFactoryAdapter",
+    "toucan": "training_sets.function_calling_sets:ToucanAdapter",
+    "agent_tuning": "training_sets.agent_tuning:AgentTuningAdapter",
+    "sharegpt": "training_sets.sharegpt:ShareGPTAdapter",
+    "xlam": "training_sets.function_calling_sets:XLAMAdapter",
+    "alpaca": "training_sets.alpaca:AlpacaAdapter",
+    "open_instruct": "training_sets.open_instruct:OpenInstructAdapter",
+    "verl": "training_sets.verl_prompts:VerlPromptsAdapter",
+    "trl": "training_sets.trl_datasets:TRLAdapter",
+    "openai_chat": "providers.openai_chat:OpenAIChatAdapter",
+}
+
+
+@cache
+def built_in_adapter(name: str) -> LogAdapter:
+    """The adapter of a format of `BUILT_IN`, always the same instance."""
+    module, _, kind = BUILT_IN[name].partition(":")
+    return cast(LogAdapter, getattr(import_module(f"offline_arl.logs.{module}"), kind)())
 
 
 def built_in_adapters() -> list[LogAdapter]:
-    """New instances of all built-in adapters."""
-    return [
-        *_harness_sessions(),
-        *_benchmarks(),
-        *_rollout_stores(),
-        *_telemetry(),
-        *_observability(),
-        *_provider_calls(),
-        *_training_sets(),
-    ]
-
-
-def _harness_sessions() -> list[LogAdapter]:
-    """Session logs of agents: Claude Code, Codex, Gemini CLI, OpenHands, SWE-agent, ATIF, managed agents."""
-    from offline_arl.logs.agents.atif import AtifAdapter
-    from offline_arl.logs.agents.claude_code import ClaudeCodeAdapter
-    from offline_arl.logs.agents.claude_stream import ClaudeStreamAdapter
-    from offline_arl.logs.agents.codex_exec import CodexExecAdapter
-    from offline_arl.logs.agents.codex_rollout import CodexRolloutAdapter
-    from offline_arl.logs.agents.gemini_sessions import GeminiSessionsAdapter
-    from offline_arl.logs.agents.hub_traces import HubTracesAdapter
-    from offline_arl.logs.agents.managed_agents import ManagedAgentsAdapter
-    from offline_arl.logs.agents.mini_swe_agent import MiniSweAgentAdapter
-    from offline_arl.logs.agents.openhands_v0 import OpenHandsRowsAdapter, OpenHandsV0Adapter
-    from offline_arl.logs.agents.openhands_v1 import OpenHandsV1Adapter
-    from offline_arl.logs.agents.pi_sessions import PiSessionsAdapter
-    from offline_arl.logs.agents.swe_agent import SweAgentAdapter
-
-    return [
-        ClaudeCodeAdapter(),
-        ClaudeStreamAdapter(),
-        CodexRolloutAdapter(),
-        CodexExecAdapter(),
-        GeminiSessionsAdapter(),
-        ManagedAgentsAdapter(),
-        PiSessionsAdapter(),
-        HubTracesAdapter(),
-        OpenHandsV0Adapter(),
-        OpenHandsRowsAdapter(),
-        OpenHandsV1Adapter(),
-        SweAgentAdapter(),
-        MiniSweAgentAdapter(),
-        AtifAdapter(),
-    ]
-
-
-def _benchmarks() -> list[LogAdapter]:
-    """Inspect, tau-bench, tau2-bench."""
-    from offline_arl.logs.benchmarks.inspect_ai import InspectAdapter
-    from offline_arl.logs.benchmarks.tau2_bench import Tau2BenchAdapter
-    from offline_arl.logs.benchmarks.tau_bench import TauBenchAdapter
-    from offline_arl.logs.benchmarks.tau_transcripts import TauTranscriptsAdapter
-
-    return [InspectAdapter(), Tau2BenchAdapter(), TauBenchAdapter(), TauTranscriptsAdapter()]
-
-
-def _rollout_stores() -> list[LogAdapter]:
-    """Rollouts of RL libraries: NeMo Gym, verifiers, agent-lightning, ART, Minari."""
-    from offline_arl.logs.rollout_stores.agent_lightning import AgentLightningAdapter
-    from offline_arl.logs.rollout_stores.art import ARTAdapter
-    from offline_arl.logs.rollout_stores.minari import MinariAdapter
-    from offline_arl.logs.rollout_stores.nemo_gym import NeMoGymAdapter
-    from offline_arl.logs.rollout_stores.verifiers_rollouts import VerifiersRolloutAdapter
-    from offline_arl.logs.rollout_stores.verifiers_traces import VerifiersTraceAdapter
-
-    return [
-        NeMoGymAdapter(),
-        VerifiersTraceAdapter(),
-        VerifiersRolloutAdapter(),
-        AgentLightningAdapter(),
-        ARTAdapter(),
-        MinariAdapter(),
-    ]
-
-
-def _telemetry() -> list[LogAdapter]:
-    """Spans: OTLP JSON with its conventions, Phoenix, MLflow."""
-    from offline_arl.logs.telemetry.mlflow_traces import MLflowAdapter
-    from offline_arl.logs.telemetry.phoenix import PhoenixAnnotationsAdapter
-    from offline_arl.logs.telemetry.spans_adapter import FlatSpansAdapter, OTLPAdapter
-
-    return [OTLPAdapter(), MLflowAdapter(), PhoenixAnnotationsAdapter(), FlatSpansAdapter()]
-
-
-def _observability() -> list[LogAdapter]:
-    """Exports of Langfuse, LangSmith, Weave and Braintrust."""
-    from offline_arl.logs.platforms.braintrust import BraintrustAdapter
-    from offline_arl.logs.platforms.langfuse import LangfuseAdapter
-    from offline_arl.logs.platforms.langsmith import LangSmithAdapter
-    from offline_arl.logs.platforms.weave import WeaveAdapter
-
-    return [LangfuseAdapter(), LangSmithAdapter(), WeaveAdapter(), BraintrustAdapter()]
-
-
-def _provider_calls() -> list[LogAdapter]:
-    """Requests and responses: OpenAI, Anthropic, Gemini, LiteLLM, Helicone, recorded HTTP cassettes."""
-    from offline_arl.logs.providers.anthropic_chat import AnthropicChatAdapter
-    from offline_arl.logs.providers.cassettes import CassetteAdapter
-    from offline_arl.logs.providers.gemini_calls import (
-        GeminiCallsAdapter,
-        GeminiContentsAdapter,
-        GeminiResponsesAdapter,
-    )
-    from offline_arl.logs.providers.helicone import HeliconeAdapter
-    from offline_arl.logs.providers.litellm import LiteLLMAdapter
-    from offline_arl.logs.providers.request_pairs import RequestPairsAdapter
-
-    return [
-        CassetteAdapter(),
-        LiteLLMAdapter(),
-        HeliconeAdapter(),
-        RequestPairsAdapter(),
-        GeminiResponsesAdapter(),
-        GeminiCallsAdapter(),
-        GeminiContentsAdapter(),
-        AnthropicChatAdapter(),
-    ]
-
-
-def _training_sets() -> list[LogAdapter]:
-    """Preference, unpaired and supervised training files, ShareGPT and its relatives, OpenAI chat."""
-    from offline_arl.logs.providers.openai_chat import OpenAIChatAdapter
-    from offline_arl.logs.training_sets.agent_tuning import AgentTuningAdapter
-    from offline_arl.logs.training_sets.alpaca import AlpacaAdapter
-    from offline_arl.logs.training_sets.function_calling_sets import ToucanAdapter, XLAMAdapter
-    from offline_arl.logs.training_sets.llama_factory import LlamaFactoryAdapter
-    from offline_arl.logs.training_sets.open_instruct import OpenInstructAdapter
-    from offline_arl.logs.training_sets.openai_preferences import OpenAIPreferenceAdapter
-    from offline_arl.logs.training_sets.sharegpt import ShareGPTAdapter
-    from offline_arl.logs.training_sets.trl_datasets import TRLAdapter
-    from offline_arl.logs.training_sets.verl_prompts import VerlPromptsAdapter
-
-    return [
-        OpenAIPreferenceAdapter(),
-        LlamaFactoryAdapter(),
-        ToucanAdapter(),
-        AgentTuningAdapter(),
-        ShareGPTAdapter(),
-        XLAMAdapter(),
-        AlpacaAdapter(),
-        OpenInstructAdapter(),
-        VerlPromptsAdapter(),
-        TRLAdapter(),
-        OpenAIChatAdapter(),
-    ]
+    """All built-in adapters."""
+    return [built_in_adapter(name) for name in BUILT_IN]

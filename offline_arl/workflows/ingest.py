@@ -14,11 +14,10 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,9 +27,6 @@ from offline_arl.logs.convert import (
     EncodedGroup,
     Other,
     PieceFate,
-    PiecePosition,
-    assemble_and_encode,
-    convert_records,
     group_place,
     record_key,
 )
@@ -41,6 +37,7 @@ from offline_arl.trajectories.pieces import PendingGroup
 from offline_arl.trajectories.splits import extend_splits
 from offline_arl.trajectories.store import Store
 from offline_arl.trajectories.writer import RefusedRecord, StoreWriter
+from offline_arl.workflows.conversion import Chunk, convert_chunk, convert_group
 from offline_arl.workflows.executors import Engine, Executor, executor
 from offline_arl.workflows.ingest_report import UNKNOWN_FORMAT, IngestReport, Tally, is_better
 
@@ -57,24 +54,6 @@ _NOT_A_LOG = "the file is not a log"
 _LINK = "a link to a folder, which is not followed; name the folder as a source"
 
 Progress = Callable[[float, float], None]
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """Records of one file on their way through conversion."""
-
-    file: LogFile
-    format: str
-    records: list[RawRecord]
-    real_path: str
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """For the way between processes: tuples are pickled several times faster than records."""
-        return _unpacked, (self.file, self.format, list(map(msgspec.structs.astuple, self.records)), self.real_path)
-
-
-def _unpacked(file: LogFile, format: str, records: Iterable[tuple[Any, ...]], real_path: str) -> _Chunk:
-    return _Chunk(file, format, [RawRecord(*fields) for fields in records], real_path)
 
 
 def ingest(
@@ -115,7 +94,7 @@ def ingest(
     with executor(engine, workers) as pool:
         found = find_files([sources] if isinstance(sources, (str, Path)) else list(sources))
         store, plan = _open_store(store, redact)
-        convert = partial(_convert_chunk, plan=plan)
+        convert = partial(convert_chunk, plan=plan)
         tally = Tally(redacting=plan is not None)
         total = found.bytes
         with ExitStack() as stack:
@@ -178,7 +157,7 @@ def _no_cycle_collection() -> Iterator[None]:
 
 def _chunks(
     files: Sequence[LogFile], chosen: LogAdapter | None, writer: StoreWriter, tally: Tally, plan: RedactionPlan | None
-) -> Iterator[_Chunk]:
+) -> Iterator[Chunk]:
     """Cut the files into chunks of records that are not in the store yet; counts those that are."""
     for file in files:
         records = read_records(file) if plan is None else map(plan.sealed, read_records(file))
@@ -194,7 +173,7 @@ def _chunks(
             unrecognized = map(_unrecognized, head)
             if plan is not None:
                 unrecognized = map(plan.sealed, unrecognized)
-            yield _Chunk(file, UNKNOWN_FORMAT, list(unrecognized), real_path)
+            yield Chunk(file, UNKNOWN_FORMAT, list(unrecognized), real_path)
 
 
 def _unrecognized(record: RawRecord) -> RawRecord:
@@ -204,7 +183,7 @@ def _unrecognized(record: RawRecord) -> RawRecord:
 
 def _batches(
     file: LogFile, name: str, real_path: str, records: Iterable[RawRecord], writer: StoreWriter, tally: Tally
-) -> Iterator[_Chunk]:
+) -> Iterator[Chunk]:
     batch: list[RawRecord] = []
     size = 0
     known = writer.knows_records
@@ -219,22 +198,13 @@ def _batches(
         batch.append(record)
         size += len(record.raw)
         if size >= _CHUNK_BYTES or len(batch) >= _CHUNK_RECORDS:
-            yield _Chunk(file, name, batch, real_path)
+            yield Chunk(file, name, batch, real_path)
             batch, size = [], 0
     if batch:
-        yield _Chunk(file, name, batch, real_path)
+        yield Chunk(file, name, batch, real_path)
 
 
-def _convert_chunk(chunk: _Chunk, *, plan: RedactionPlan | None) -> tuple[ConvertedRecords, dict[str, int]]:
-    adapter = None if chunk.format == UNKNOWN_FORMAT else adapter_named(chunk.format)
-    redactor = None if plan is None else plan.redactor
-    # Sealed again: what a record remembers does not travel to another process.
-    records = chunk.records if plan is None else [plan.sealed(record) for record in chunk.records]
-    converted = convert_records(adapter, chunk.real_path, records, redactor)
-    return converted, {} if redactor is None else redactor.take_counts()
-
-
-def _write(chunk: _Chunk, converted: ConvertedRecords, writer: StoreWriter, tally: Tally) -> None:
+def _write(chunk: Chunk, converted: ConvertedRecords, writer: StoreWriter, tally: Tally) -> None:
     tally.count(chunk.format, "used", number=converted.used)
     for batch in converted.batches:
         writer.add_batch(batch)
@@ -283,7 +253,7 @@ def _write(chunk: _Chunk, converted: ConvertedRecords, writer: StoreWriter, tall
 
 def _assemble(pool: Executor, writer: StoreWriter, tally: Tally, plan: RedactionPlan | None) -> None:
     """Assemble the groups that have new pieces, batch by batch."""
-    assemble = partial(_assemble_group, plan=plan)
+    assemble = partial(convert_group, plan=plan)
     for batch in writer.dirty_groups():
         for group, assembled in pool.map(assemble, batch):
             _count_pieces(group, assembled, writer, tally)
@@ -308,14 +278,6 @@ def _count_pieces(group: PendingGroup, assembled: EncodedGroup, writer: StoreWri
     for key, (fate, reason) in best.items():
         if writer.record_state(key) == "pending" or tally.retried(key) or tally.is_counting(key):
             tally.count_piece(key, group.format, fate, reason, is_shared=writer.is_shared(key))
-
-
-def _assemble_group(group: PendingGroup, *, plan: RedactionPlan | None) -> EncodedGroup:
-    pieces = [
-        (PiecePosition(piece.label, piece.file, piece.position, piece.sha256, piece.line), piece.payload)
-        for piece in group.pieces
-    ]
-    return assemble_and_encode(group.format, group.key, pieces, None if plan is None else plan.redactor)
 
 
 def _refusal(record: RawRecord, result: Other, format: str) -> RefusedRecord:

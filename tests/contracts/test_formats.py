@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from offline_arl.logs.adapter import LogAdapter, adapters, is_assembling
+from offline_arl.logs.adapter import LogAdapter, adapter_named, adapters, is_assembling
+from offline_arl.logs.registry import BUILT_IN, built_in_adapter
 
 ROOT = Path(__file__).parents[2]
 FORMATS = (ROOT / "docs/formats.md").read_text()
@@ -36,3 +37,8 @@ def test_the_documents_name_no_format_that_is_not_there() -> None:
     headings = re.findall(r"^#+ (.+)$", FORMATS, re.M)
     named = {word for heading in headings for word in re.findall(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b", heading)}
     assert named <= set(adapters())
+
+
+def test_the_registry_knows_each_built_in_adapter_by_its_name() -> None:
+    assert [built_in_adapter(name).name for name in BUILT_IN] == list(BUILT_IN)
+    assert all(adapter_named(name) is adapters()[name] for name in BUILT_IN)

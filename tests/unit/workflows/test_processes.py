@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from offline_arl.errors import DataError
@@ -28,6 +29,14 @@ def echo(data: bytes) -> bytes:
 
 def echo_of_process(data: bytes) -> tuple[bytes, int]:
     return data[::-1], os.getpid()
+
+
+def grow(number: int) -> bytes:
+    return b"x" * (3_000_000 + number)
+
+
+def filled(number: int) -> np.ndarray:
+    return np.full(10_000, number)
 
 
 def fail_at_three(number: int) -> int:
@@ -54,6 +63,24 @@ def test_more_than_a_pipe_holds_goes_both_ways_at_once() -> None:
     items = [bytes([number]) * 5_000_000 + b"end" for number in range(12)]
     with other_processes(2) as pool:
         assert list(pool.map(echo, items)) == [(item, item[::-1]) for item in items]
+
+
+def test_results_that_are_larger_than_what_was_asked_come_whole() -> None:
+    with other_processes(1) as pool:
+        assert [len(result) for _, result in pool.map(grow, range(4))] == [3_000_000 + number for number in range(4)]
+
+
+def test_results_stay_as_they_are_when_their_memory_is_used_again() -> None:
+    with other_processes(1) as pool:
+        arrays = [result for _, result in pool.map(filled, range(20))]
+    assert [set(array.tolist()) for array in arrays] == [{number} for number in range(20)]
+
+
+def test_no_shared_memory_is_left_behind() -> None:
+    before = set(os.listdir("/dev/shm"))
+    with other_processes(2) as pool:
+        list(pool.map(echo, [b"x" * size for size in (10, 5_000_000, 2_000_000, 9_000_000)] * 3))
+    assert {name for name in set(os.listdir("/dev/shm")) - before if name.startswith("psm_")} == set()
 
 
 def test_where_shared_memory_is_full_the_work_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
