@@ -29,9 +29,9 @@ _FUNCTIONS: dict[type[Stage], str] = {
     Ingest: "offline_arl.workflows.logs:ingest_logs",
     InitialPolicy: "offline_arl.workflows.build:initial_policy",
     Dataset: "offline_arl.workflows.build:build_dataset",
-    TrainCloning: "offline_arl.workflows.train:train_cloning",
-    TrainValues: "offline_arl.workflows.train:train_values",
-    TrainIQL: "offline_arl.workflows.train:train_iql",
+    TrainCloning: "offline_arl.workflows.train_policies:train_cloning",
+    TrainValues: "offline_arl.workflows.train_values:train_values",
+    TrainIQL: "offline_arl.workflows.train_policies:train_iql",
     Online: "offline_arl.workflows.online:train_online",
     Evaluate: "offline_arl.workflows.evaluate:evaluate",
 }

@@ -1,0 +1,76 @@
+"""Stages before training: logs, stores, the policy to start from, datasets."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from offline_arl.rewards.components import RewardConfig
+from offline_arl.workflows.stages.base import Artifact, Dtype, InputFile, Ref, Stage
+
+
+class GenerateLogs(Stage):
+    """Write logs of mixed quality with an environment's scripted agents, in OpenAI chat form."""
+
+    kind: Literal["generate_logs"]
+    environment: str
+    trajectories: int = Field(4000, ge=1)
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("logs",)
+
+
+class Ingest(Stage):
+    """Read logs into a trajectory store: those of a `generate_logs` stage, or `source`.
+
+    `outcome` names a judgement that decides success (see `offline-arl label`), for logs that are judged by
+    feedback; with `outcome_threshold` a number of at least that (at most, where lower is better) is a success.
+    """
+
+    kind: Literal["ingest"]
+    logs: Annotated[str | None, Ref("logs")] = None
+    source: Annotated[tuple[str, ...] | str | None, InputFile()] = None
+    format: str = "auto"
+    engine: Literal["local", "ray"] = "local"
+    workers: int = Field(1, ge=1)
+    redact: bool = False
+    outcome: str | None = None
+    outcome_threshold: float | None = None
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("store",)
+    seeded: ClassVar[bool] = False
+
+
+class InitialPolicy(Stage):
+    """The policy that training starts from.
+
+    `model` is "tiny" (about 1 M parameters, its tokenizer trained on the store's text) or any Hugging Face chat
+    model: a folder, or a name that is in the local cache or can be downloaded.
+    """
+
+    kind: Literal["initial_policy"]
+    store: Annotated[str, Ref("store")]
+    model: str
+    vocabulary_size: int = Field(1024, ge=300)
+    tie_embeddings: bool = True
+    dtype: Dtype = "float32"
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
+
+
+class Dataset(Stage):
+    """Tokenize the store into segments with exact action masks, for the tokenizer of `policy`.
+
+    `splits`: only the trajectories of these splits of the store; all trajectories where there are none.
+    """
+
+    kind: Literal["dataset"]
+    form: Literal["bc", "filtered_bc", "transitions", "return_conditioned"]
+    store: Annotated[str, Ref("store")]
+    policy: Annotated[str, Ref("policy")]
+    splits: tuple[str, ...] = ()
+    max_tokens: int | None = Field(1024, ge=16)  # of a segment; None: no bound
+    rewards: RewardConfig = RewardConfig()
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("dataset",)
+    seeded: ClassVar[bool] = False

@@ -1,0 +1,45 @@
+"""Stages that measure policies."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from offline_arl.workflows.stages.base import Dtype, Ref, Stage
+
+_POLICY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+class Evaluate(Stage):
+    """Success, steps, tool-call accuracy and invalid actions of policies on tasks that no training saw.
+
+    The names of the stages in `policies` are the policies' names in the metrics (`success/bc`).
+    """
+
+    kind: Literal["evaluate"]
+    policies: Annotated[tuple[str, ...], Ref("policy")]
+    store: Annotated[str | None, Ref("store")] = None  # adds the row "behavior": the logs themselves
+    environment: str
+    split: Literal["validation", "test"] = "test"
+    tasks: int = Field(300, ge=1)
+    greedy: bool = True
+    sampled: bool = True
+    backend: Literal["auto", "vllm", "transformers"] = "auto"
+    max_tokens_per_step: int = Field(64, ge=1)
+    max_total_tokens: int = Field(1024, ge=16)  # of an episode
+    dtype: Dtype = "float32"
+
+    @field_validator("policies")
+    @classmethod
+    def _check_names(cls, policies: tuple[str, ...]) -> tuple[str, ...]:
+        """The names are parts of metric names, where `behavior` stands for the logs."""
+        for name in policies:
+            if not _POLICY_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name; use letters, digits, '_', '.' and '-'")
+            if name == "behavior":
+                raise ValueError("'behavior' is the name of the logs themselves; choose another")
+            if policies.count(name) > 1:
+                raise ValueError(f"{name!r} stands twice")
+        return policies
