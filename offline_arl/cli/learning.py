@@ -28,7 +28,7 @@ class DatasetKind(StrEnum):
 
 
 class Algorithm(StrEnum):
-    """What `train` trains."""
+    """What `train` trains: the algorithms of the pipelines' stages of kind `train` (a contract test compares)."""
 
     BC = "bc"
     FILTERED_BC = "filtered_bc"
@@ -101,17 +101,24 @@ def train(
     policy: Annotated[Path, typer.Option(help="The policy to start from.", parser=path)],
     output: Out,
     values: Annotated[
-        Path | None, typer.Option(help="Value heads (of iql_values); needed by iql.", parser=path)
+        Path | None, typer.Option(help="Value heads that another train made; some algorithms need them.", parser=path)
     ] = None,
     settings: Settings = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Train a policy (bc, filtered_bc, iql) or value heads (iql_values) on a dataset."""
-    if algorithm is Algorithm.IQL and values is None:
-        raise UsageError("train iql needs --values; make them with: offline-arl train iql_values")
+    """Train a policy, or value heads, on a dataset."""
+    from offline_arl.workflows.stages import stage_type
+
     raw: dict[str, Any] = {"kind": "train", "algorithm": algorithm.value}
-    inputs = {"dataset": dataset, "policy": policy, "values": values if algorithm is Algorithm.IQL else None}
+    stage = stage_type(raw)
+    assert stage is not None
+    field = stage.model_fields.get("values")
+    if field is not None and field.is_required() and values is None:
+        raise UsageError(f"train {algorithm} needs --values, for example of: offline-arl train iql_values")
+    if field is None and values is not None:
+        raise UsageError(f"train {algorithm} reads no value heads; leave --values out")
+    inputs = {"dataset": dataset, "policy": policy, "values": values}
     _run_stage(algorithm.value, raw, inputs, output, settings, seed=seed, as_json=json)
 
 

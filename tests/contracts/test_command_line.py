@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -114,3 +115,19 @@ def test_pipeline_files_are_checked_without_torch() -> None:
     )
     assert "pydantic" in loaded
     assert not loaded & set(HEAVY)
+
+
+def test_train_and_build_offer_what_pipelines_can() -> None:
+    """The command line names them itself, since its help must not load what the stages need."""
+    from offline_arl.cli.learning import Algorithm, DatasetKind
+    from offline_arl.workflows.stages import STAGE_TYPES, Dataset
+
+    trained = {
+        name
+        for stage in STAGE_TYPES
+        if "train" in get_args(stage.model_fields["kind"].annotation)
+        for name in get_args(stage.model_fields["algorithm"].annotation)
+    }
+    assert {str(algorithm) for algorithm in Algorithm} == trained
+    forms = set(get_args(Dataset.model_fields["form"].annotation)) - {"filtered_bc"}  # bc --only-successes
+    assert {kind.replace("-", "_") for kind in DatasetKind} == forms
