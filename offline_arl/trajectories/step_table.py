@@ -131,7 +131,7 @@ def steps_of(trajectory: Trajectory, refused: list[RefusedCall] | None = None) -
                 reasoning_characters,
                 has_text,
                 None if tokens is None else len(tokens.token_ids),
-                _reward(metadata) if metadata else None,
+                logged_reward(metadata) if metadata else None,
                 False,
             )
         )
@@ -149,6 +149,7 @@ def _refused(calls: Sequence[ToolCall], checker: CallChecker, index: int) -> lis
     return found
 
 
-def _reward(metadata: Mapping[str, Any]) -> float | None:
+def logged_reward(metadata: Mapping[str, Any]) -> float | None:
+    """The reward in the metadata of a message; None where there is none, or it is no number."""
     reward = metadata.get("reward")
     return float(reward) if isinstance(reward, (int, float)) and not isinstance(reward, bool) else None

@@ -103,6 +103,46 @@ def test_the_default_is_the_outcome_and_a_small_penalty() -> None:
     assert step_rewards(attempt([BROKEN_JSON], [GOOD]), RewardConfig()) == [-0.05, 1.0]
 
 
+def earned(reward: object, *, invalid: bool = False) -> Message:
+    return Message("assistant", [], metadata={"reward": reward, **({"invalid_action": True} if invalid else {})})
+
+
+LOGGED = RewardConfig(source="logged")
+
+
+def test_logged_rewards_are_those_of_the_messages_and_the_outcome_adds_nothing() -> None:
+    trajectory = attempt(earned(-1), earned(0.5), outcome=Outcome("scored", success=True, score=7.0))
+    assert step_rewards(trajectory, LOGGED) == [-1.0, 0.5]
+    assert step_rewards(trajectory, RewardConfig(source="logged", outcome_weight=3.0)) == [-1.0, 0.5]
+
+
+def test_a_step_without_a_logged_reward_earns_nothing_where_another_has_one() -> None:
+    assert step_rewards(attempt([GOOD], earned(2.0), [GOOD]), LOGGED) == [0.0, 2.0, 0.0]
+
+
+@pytest.mark.parametrize("reward", [None, "1", True, [1.0]])
+def test_what_is_no_number_is_no_logged_reward(reward: object) -> None:
+    assert step_rewards(attempt(earned(reward)), LOGGED) is None
+
+
+def test_logged_rewards_need_no_outcome_but_a_crash_has_none() -> None:
+    assert step_rewards(attempt(earned(1.0), outcome=Outcome()), LOGGED) == [1.0]
+    assert step_rewards(attempt(earned(1.0), outcome=Outcome("infrastructure_error")), LOGGED) is None
+
+
+def test_where_nothing_was_logged_the_reward_is_unknown_not_zero() -> None:
+    assert step_rewards(attempt([GOOD], [GOOD]), LOGGED) is None
+    demonstrated = Message("assistant", [], producer=Producer("demonstration"), metadata={"reward": 1.0})
+    assert step_rewards(attempt(demonstrated, [GOOD]), LOGGED) is None
+
+
+def test_an_invalid_action_is_charged_once_what_the_environment_charged_is_in_the_logged_reward() -> None:
+    trajectory = attempt(earned(-4.0, invalid=True), earned(-1.0))
+    assert step_rewards(trajectory, LOGGED) == [-4.0, -1.0]
+    both = RewardConfig(source="logged", invalid_action_penalty=0.25, step_cost=0.125)
+    assert step_rewards(trajectory, both) == [-4.375, -1.125]
+
+
 @pytest.mark.parametrize("wrong", [{"invalid_action_penalty": -0.1}, {"step_cost": -1.0}, {"unknown": 1.0}])
 def test_configuration_is_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
