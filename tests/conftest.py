@@ -16,6 +16,7 @@ CHECKED = [
     "offline_arl.datasets.collate",
     "offline_arl.models.features",
     "offline_arl.models.policy",
+    "offline_arl.models.token_heads",
     "offline_arl.models.value_heads",
     "offline_arl.trainers.value",
 ]
