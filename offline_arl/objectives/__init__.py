@@ -8,7 +8,7 @@ behind a mask may be NaN.
 An algorithm is a sum of these: implicit Q-learning is `expectile_loss` + `td_loss` and then `weighted_nll` with
 `advantage_weights`; conservative Q-learning is `td_loss` on `double_q_values` + `candidate_conservative_loss`; Cal-QL
 is that on `calibrated_q_values`; both over tokens start from `token_q_values`; the Decision Transformer is
-`weighted_nll` with the classes of `quantize_returns` in the context.
+`weighted_nll` with the classes of `quantize_returns` in the context. Preference losses work on `sequence_logprobs`.
 """
 
 from offline_arl.objectives.aggregate import masked_mean
@@ -16,6 +16,14 @@ from offline_arl.objectives.awr import advantage_weights, effective_sample_size,
 from offline_arl.objectives.cql import calibrated_q_values, candidate_conservative_loss, conservative_loss
 from offline_arl.objectives.iql import expectile_loss
 from offline_arl.objectives.logprobs import predicting_mask, selected_token_logprobs, token_logprobs
+from offline_arl.objectives.preference import (
+    dpo_loss,
+    ipo_loss,
+    kto_loss,
+    kto_reference_point,
+    sequence_logprobs,
+    simpo_loss,
+)
 from offline_arl.objectives.return_conditioning import quantile_edges, quantize_returns
 from offline_arl.objectives.returns import (
     generalized_advantages,
@@ -39,9 +47,13 @@ __all__ = [
     "critic_huber_loss",
     "critic_loss",
     "double_q_values",
+    "dpo_loss",
     "effective_sample_size",
     "expectile_loss",
     "generalized_advantages",
+    "ipo_loss",
+    "kto_loss",
+    "kto_reference_point",
     "masked_mean",
     "monte_carlo_returns",
     "next_step_values",
@@ -49,6 +61,8 @@ __all__ = [
     "quantile_edges",
     "quantize_returns",
     "selected_token_logprobs",
+    "sequence_logprobs",
+    "simpo_loss",
     "step_discounts",
     "td_lambda_returns",
     "td_loss",

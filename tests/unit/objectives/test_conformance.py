@@ -43,12 +43,13 @@ def _reduced_gradients(case: Case, inputs: Inputs) -> tuple[Tensor, dict[str, Te
 
 
 def test_every_objective_is_a_case() -> None:
-    """What else the package exports has its own tests in `test_objectives.py`, with the reason it is no case."""
+    """What else the package exports has its own tests in this folder, with the reason it is no case."""
     inside_others = {"td_target", "double_q_values", "calibrated_q_values", "predicting_mask", "masked_mean"}
     weights_and_selections = {"advantage_weights", "effective_sample_size", "top_fraction_mask", "step_discounts"}
     not_per_position = {"selected_token_logprobs", "vocabulary_double_q_values", "quantile_edges", "quantize_returns"}
     functions = {name for name in objectives.__all__ if name[0].islower()}
     renamed = {"double_q_td_loss", "cal_ql", "token_iql"}
+    not_per_position |= {"sequence_logprobs", "kto_reference_point"}
     expected = functions - inside_others - weights_and_selections - not_per_position - {"token_iql_losses"}
     assert set(CASES) == expected | renamed
 
