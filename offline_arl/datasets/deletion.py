@@ -14,6 +14,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from offline_arl.datasets.folders import part_paths
+from offline_arl.datasets.pairs.folder import PairDataset, PreferenceRow, PreferenceWriter, UnpairedDataset
 from offline_arl.datasets.segments import (
     MANIFEST_NAME,
     DatasetManifest,
@@ -25,16 +27,20 @@ from offline_arl.datasets.segments import (
 )
 from offline_arl.errors import DataError
 
+_ID_COLUMNS = {"pairs": ("chosen_trajectory_id", "rejected_trajectory_id")}
+
 
 def rows_by_trajectory(folder: Path) -> pl.DataFrame:
-    """How many rows a dataset has of each trajectory: columns trajectory_id and rows.
+    """How many rows a dataset has of each trajectory: columns trajectory_id and rows. A pair is a row of both.
 
     Raises:
         DataError: The folder is no dataset, or it is damaged.
     """
-    load_manifest(folder)
+    columns = _ID_COLUMNS.get(load_manifest(folder).kind, ("trajectory_id",))
     try:
-        ids = pl.scan_parquet(_parts(folder)).select("trajectory_id")
+        rows = pl.scan_parquet(part_paths(folder)).select(*columns).with_row_index("row")
+        sides = [rows.select("row", pl.col(column).alias("trajectory_id")) for column in columns]
+        ids = pl.concat(sides).unique(maintain_order=True)
         return ids.group_by("trajectory_id", maintain_order=True).agg(pl.len().cast(pl.Int64).alias("rows")).collect()
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{folder}: cannot read the dataset ({str(error).partition(chr(10))[0]})") from error
@@ -50,46 +56,74 @@ def remove_trajectories(folder: Path, trajectory_ids: Collection[str]) -> Datase
         DataError: The folder is no dataset, or it is damaged.
     """
     manifest = load_manifest(folder)
-    parts = _parts(folder)
     gone = set(trajectory_ids)
     work = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.rewritten")
-    writer = SegmentWriter(
-        work, kind=manifest.kind, fingerprint=manifest.fingerprint, config=manifest.config, may_be_empty=True
-    )
-    removed = 0
     try:
-        with writer:
-            for name, rows in groupby(_rows(parts, manifest), key=lambda row: row.trajectory_id):
-                if name in gone:
-                    removed += 1
-                else:
-                    writer.add(list(rows))
-        assert writer.manifest is not None
+        if manifest.kind in ("pairs", "unpaired"):
+            written, removed = _without_preferences(folder, work, manifest, gone)
+        else:
+            written, removed = _without_segments(folder, work, manifest, gone)
         rewritten = msgspec.structs.replace(
-            writer.manifest,
+            written,
             excluded=manifest.excluded,
             assumed=manifest.assumed,
             lineage=manifest.lineage,
             deleted=manifest.deleted + removed,
         )
         write_manifest(work, rewritten)
-        _swap(folder, work, {MANIFEST_NAME, *(part.name for part in parts)})
+        _swap(folder, work, {MANIFEST_NAME, *(part.name for part in part_paths(folder))})
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return rewritten
 
 
-def _parts(folder: Path) -> list[Path]:
-    return sorted(folder.glob("part-*.parquet"))
+def _without_segments(
+    folder: Path, work: Path, manifest: DatasetManifest, gone: Collection[str]
+) -> tuple[DatasetManifest, int]:
+    """Write a segment dataset without some trajectories; returns its manifest and how many are gone."""
+    assert manifest.kind != "pairs" and manifest.kind != "unpaired"  # noqa: PT018 (mypy narrows this form)
+    writer = SegmentWriter(
+        work, kind=manifest.kind, fingerprint=manifest.fingerprint, config=manifest.config, may_be_empty=True
+    )
+    removed = 0
+    rows: Iterator[SegmentRow] = (row for table in _tables(folder) for row in SegmentDataset(table, manifest))
+    with writer:
+        for name, own in groupby(rows, key=lambda row: row.trajectory_id):
+            if name in gone:
+                removed += 1
+            else:
+                writer.add(list(own))
+    assert writer.manifest is not None
+    return writer.manifest, removed
 
 
-def _rows(parts: list[Path], manifest: DatasetManifest) -> Iterator[SegmentRow]:
-    for part in parts:
+def _without_preferences(
+    folder: Path, work: Path, manifest: DatasetManifest, gone: Collection[str]
+) -> tuple[DatasetManifest, int]:
+    """The same for pairs and labeled answers: a pair goes with either of its trajectories."""
+    assert manifest.kind == "pairs" or manifest.kind == "unpaired"
+    writer = PreferenceWriter(
+        work, kind=manifest.kind, fingerprint=manifest.fingerprint, config=manifest.config, may_be_empty=True
+    )
+    kind = PairDataset if manifest.kind == "pairs" else UnpairedDataset
+    rows: Iterator[PreferenceRow] = (row for table in _tables(folder) for row in kind(table, manifest))
+    removed: set[str] = set()
+    with writer:
+        for row in rows:
+            found = {name for name in row.trajectory_ids if name in gone}
+            removed |= found
+            if not found:
+                writer.add(row)
+    assert writer.manifest is not None
+    return writer.manifest, len(removed)
+
+
+def _tables(folder: Path) -> Iterator[pa.Table]:
+    for part in part_paths(folder):
         try:
-            table = pq.read_table(part)
+            yield pq.read_table(part)
         except (pa.ArrowInvalid, OSError) as error:
             raise DataError(f"{part}: cannot be read ({error}); build the dataset again") from error
-        yield from SegmentDataset(table, manifest)
 
 
 def _swap(folder: Path, work: Path, own: set[str]) -> None:

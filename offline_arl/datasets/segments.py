@@ -10,7 +10,6 @@ nothing half-written.
 from __future__ import annotations
 
 import hashlib
-import shutil
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,16 +21,17 @@ from typing import Any, Literal, Protocol
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from offline_arl.datasets.folders import ColumnTable, FolderWriter, read_parts
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.lineage import StoreReference
 from offline_arl.trajectories.schema import Message, Outcome, Trajectory
 from offline_arl.trajectories.segment import Segment
 
 FORMAT_VERSION = 1
-Kind = Literal["bc", "transitions", "return_conditioned"]
+SegmentKind = Literal["bc", "transitions", "return_conditioned"]
+Kind = Literal[SegmentKind, "pairs", "unpaired"]
 MANIFEST_NAME = "manifest.json"
 ROWS_PER_GROUP = 2_048
 ROWS_PER_PART = 65_536
@@ -174,21 +174,19 @@ class SegmentWriter:
     """
 
     def __init__(
-        self, output: Path, *, kind: Kind, fingerprint: str, config: dict[str, Any], may_be_empty: bool = False
+        self, output: Path, *, kind: SegmentKind, fingerprint: str, config: dict[str, Any], may_be_empty: bool = False
     ) -> None:
-        if output.exists() and not (output / MANIFEST_NAME).is_file() and any(output.iterdir()):
-            raise UsageError(f"{output} exists and is not a dataset folder; choose another output folder")
-        self._output = output
-        self._kind: Kind = kind
+        self._folder = FolderWriter(
+            output,
+            pa.schema(_BASE_FIELDS + _KIND_FIELDS[kind]),
+            manifest_name=MANIFEST_NAME,
+            rows_per_group=ROWS_PER_GROUP,
+            rows_per_part=ROWS_PER_PART,
+        )
+        self._kind: SegmentKind = kind
         self._fingerprint = fingerprint
         self._config = config
         self._may_be_empty = may_be_empty
-        self._schema = pa.schema(_BASE_FIELDS + _KIND_FIELDS[kind])
-        self._temporary = output.parent / f".{output.name}.{uuid.uuid4().hex[:8]}.tmp"
-        self._buffer: list[SegmentRow] = []
-        self._parquet: pq.ParquetWriter | None = None
-        self._rows_in_part = 0
-        self._parts = 0
         self._hash = hashlib.sha256()
         self._counts = Counter({"rows": 0, "trajectories": 0, "steps": 0, "tokens": 0, "action_tokens": 0})
         self._excluded: Counter[str] = Counter()
@@ -196,7 +194,7 @@ class SegmentWriter:
         self.manifest: DatasetManifest | None = None
 
     def __enter__(self) -> SegmentWriter:
-        self._temporary.mkdir(parents=True)
+        self._folder.__enter__()
         return self
 
     def add(self, rows: Sequence[SegmentRow]) -> None:
@@ -208,9 +206,7 @@ class SegmentWriter:
             self._counts["action_tokens"] += int(row.action_mask.sum())
             self._counts["steps"] += len(np.unique(row.step_index[row.action_mask]))
             self._update_hash(row)
-            self._buffer.append(row)
-        if len(self._buffer) >= ROWS_PER_GROUP:
-            self._flush()
+        self._folder.add(rows)
 
     def exclude(self, reason: str) -> None:
         """Count a trajectory that is left out."""
@@ -227,9 +223,7 @@ class SegmentWriter:
             if error is None:
                 self._commit()
         finally:
-            if self._parquet is not None:
-                self._parquet.close()
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._folder.__exit__(kind, error, traceback)
 
     def _update_hash(self, row: SegmentRow) -> None:
         self._hash.update(row.trajectory_id.encode())
@@ -239,34 +233,12 @@ class SegmentWriter:
             if array is not None:
                 self._hash.update(np.ascontiguousarray(array).tobytes())
 
-    def _flush(self, *, even_nothing: bool = False) -> None:
-        if not self._buffer and not even_nothing:
-            return
-        if self._parquet is None:
-            path = self._temporary / f"part-{self._parts:05d}.parquet"
-            self._parquet = pq.ParquetWriter(path, self._schema, compression="zstd")
-            self._parts += 1
-            self._rows_in_part = 0
-        columns = {
-            field.name: pa.array([getattr(row, field.name) for row in self._buffer], type=field.type)
-            for field in self._schema
-        }
-        self._parquet.write_table(pa.table(columns, schema=self._schema))
-        self._rows_in_part += len(self._buffer)
-        self._buffer.clear()
-        if self._rows_in_part >= ROWS_PER_PART:
-            self._parquet.close()
-            self._parquet = None
-
     def _commit(self) -> None:
         nothing = self._counts["rows"] == 0
-        self._flush(even_nothing=nothing and self._may_be_empty)
+        self._folder.finish(even_nothing=nothing and self._may_be_empty)
         if nothing and not self._may_be_empty:
             reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(self._excluded.items()))
             raise DataError(f"the {self._kind} dataset would be empty ({reasons or 'no trajectory was read'})")
-        if self._parquet is not None:
-            self._parquet.close()
-            self._parquet = None
         self.manifest = DatasetManifest(
             kind=self._kind,
             fingerprint=self._fingerprint,
@@ -276,10 +248,8 @@ class SegmentWriter:
             assumed=dict(sorted(self._assumed.items())),
             content_sha256=self._hash.hexdigest(),
         )
-        write_manifest(self._temporary, self.manifest)
-        if self._output.exists():
-            shutil.rmtree(self._output)
-        self._temporary.rename(self._output)
+        write_manifest(self._folder.folder, self.manifest)
+        self._folder.publish()
 
 
 class SegmentDataset(Sequence[SegmentRow]):
@@ -290,17 +260,8 @@ class SegmentDataset(Sequence[SegmentRow]):
 
     def __init__(self, table: pa.Table, manifest: DatasetManifest) -> None:
         self.manifest = manifest
-        self._scalars: dict[str, list[Any]] = {}
-        self._lists: dict[str, tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_]]] = {}
-        for name in table.column_names:
-            column = table.column(name).combine_chunks()
-            if pa.types.is_large_list(column.type):
-                values = column.values.to_numpy(zero_copy_only=False)
-                valid = column.is_valid().to_numpy(zero_copy_only=False)
-                self._lists[name] = (values, column.offsets.to_numpy(), valid)
-            else:
-                self._scalars[name] = column.to_pylist()
-        self.lengths: NDArray[np.int64] = np.diff(self._lists["token_ids"][1])  # [rows], tokens of each row
+        self._table = ColumnTable(table)
+        self.lengths: NDArray[np.int64] = self._table.lengths("token_ids")  # [rows], tokens of each row
 
     @classmethod
     def load(cls, folder: str | Path) -> SegmentDataset:
@@ -311,16 +272,7 @@ class SegmentDataset(Sequence[SegmentRow]):
         """
         folder = Path(folder)
         manifest = load_manifest(folder)
-        parts = sorted(folder.glob("part-*.parquet"))
-        try:
-            table = pa.concat_tables([pq.read_table(part) for part in parts])
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"{folder}: cannot read the dataset ({error}); build it again") from error
-        if table.num_rows != manifest.counts["rows"]:
-            raise DataError(
-                f"{folder}: {table.num_rows} rows but its manifest says {manifest.counts['rows']}; build it again"
-            )
-        return cls(table, manifest)
+        return cls(read_parts(folder, manifest.counts["rows"]), manifest)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -328,20 +280,14 @@ class SegmentDataset(Sequence[SegmentRow]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[position] for position in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        index = int(index) % len(self)
-        values: dict[str, Any] = {name: column[index] for name, column in self._scalars.items()}
-        for name, (flat, offsets, valid) in self._lists.items():
-            values[name] = flat[offsets[index] : offsets[index + 1]] if valid[index] else None
-        return SegmentRow(**values)
+        return SegmentRow(**self._table.values(self._table.position(index)))
 
     def __iter__(self) -> Iterator[SegmentRow]:
         return (self[index] for index in range(len(self)))
 
     def column(self, name: str) -> list[Any]:
         """A scalar column (`trajectory_id`, `task_id`, `task_type`, `success`, `segment`, `n_steps`) as a list."""
-        return self._scalars[name]
+        return self._table.scalars[name]
 
     def require_kind(self, *kinds: Kind) -> None:
         """Raise a `UsageError` unless the dataset is of one of `kinds`."""
