@@ -374,6 +374,11 @@ def _episode_return(*, episode_return: list[float | None], **_: Any) -> list[flo
 def _check_template(renderer: Renderer) -> None:
     if renderer.prefix_preserving:
         return
+    if renderer.history_steps is not None:
+        raise TemplateError(
+            f"the policy sees a window of its history (history_steps {renderer.history_steps}), so an episode is not "
+            "one row of tokens; online training needs a policy that sees the whole chat"
+        )
     from offline_arl.rendering.template import training_variant
 
     variant = training_variant(renderer.tokenizer)

@@ -19,8 +19,8 @@ _TOKENIZER_PARTS = ("normalizer", "pre_tokenizer", "model")
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
 
-def fingerprint(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> str:
-    """A short hash of everything that decides token ids: vocabulary, merges, control tokens, template."""
+def fingerprint(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate, *, history_steps: int | None = None) -> str:
+    """A short hash of everything that decides token ids: vocabulary, merges, control tokens, template, window."""
     digest = hashlib.sha256(_RENDERING_VERSION.encode())
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
@@ -39,4 +39,6 @@ def fingerprint(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> s
     # A template may write these; the padding token is left out, which training code sets at will.
     named = [(name, text) for name, text in sorted(tokenizer.special_tokens_map.items()) if name in _NAMED_TOKENS]
     digest.update(repr(named).encode("utf-8", "surrogatepass"))
+    if history_steps is not None:
+        digest.update(f"history_steps {history_steps}".encode())
     return digest.hexdigest()[:16]

@@ -12,12 +12,13 @@ from offline_arl.errors import TemplateError, UsageError
 from offline_arl.rendering.conversation import Conversation, Tools
 from offline_arl.rendering.engine import TemplateEngine, choose_engine
 from offline_arl.rendering.fingerprint import fingerprint
+from offline_arl.rendering.history import SegmentCache, history_steps_of, window
 from offline_arl.rendering.masks import Piece, chained
 from offline_arl.rendering.parser import NO_CALLS, RESPONSE_TEMPLATE, TurnParser
 from offline_arl.rendering.segments import SegmentWriter
 from offline_arl.rendering.template import response_template
 from offline_arl.rendering.tool_calls import FORMATS
-from offline_arl.rendering.windows import windowed
+from offline_arl.rendering.windows import RenderPart, windowed
 from offline_arl.trajectories.schema import Message, Trajectory
 from offline_arl.trajectories.segment import Segment
 
@@ -33,7 +34,8 @@ class Renderer:
     """Renders trajectories for one tokenizer and chat template.
 
     For a prefix-preserving template, `prompt` of the first messages, then alternately sampled tokens and `extend`,
-    gives the token ids that `render` gives for the whole trajectory.
+    gives the token ids that `render` gives for the whole trajectory. A policy whose tokenizer asks for a window of the
+    history (`rendering.history`) gets each step as a segment of its own, with that window as its prompt.
 
     Args:
         tokenizer: Any Hugging Face tokenizer with a chat template; used as it is, never changed.
@@ -47,7 +49,8 @@ class Renderer:
 
     Attributes:
         fingerprint: Names tokenizer and template; recorded token ids are used only where theirs is the same.
-        prefix_preserving: Earlier turns never change as a conversation grows. Found by rendering.
+        prefix_preserving: Earlier turns never change as a conversation grows. Found by rendering; never with a window.
+        history_steps: Past steps that a prompt shows before the current observation; None: the whole chat.
         stop_token_ids: Tokens that end an assistant turn; a rollout stops at them. The template's own come first.
         chat_template: The template in use. Save it with the policy: a server needs the same.
         tool_format: The format in use.
@@ -74,8 +77,9 @@ class Renderer:
             tokenizer, chat_template, training=training_template, arguments=template_arguments or {}
         )
         self.chat_template = self._engine.template.source
-        self.prefix_preserving = self._engine.prefix_preserving
-        self.fingerprint = fingerprint(tokenizer, self._engine.template)
+        self.history_steps = history_steps_of(tokenizer)
+        self.prefix_preserving = self._engine.prefix_preserving and self.history_steps is None
+        self.fingerprint = fingerprint(tokenizer, self._engine.template, history_steps=self.history_steps)
         profile = self._engine.profile
         stops = [tokenizer.convert_tokens_to_ids(stop) for stop in profile.stops]
         if tokenizer.eos_token_id is not None:
@@ -103,6 +107,7 @@ class Renderer:
         self._writer = SegmentWriter(self._engine, self.fingerprint, self.stop_token_ids)
         self._opening_ids = self._engine.encoder.encode([profile.generation_prompt], continued=True)[0]
         self._tools: dict[str | bytes, Tools] = {}
+        self._windows = SegmentCache()
 
     def render(self, trajectory: Trajectory, max_tokens: int | None = None) -> list[Segment]:
         """Token ids and action masks of a trajectory.
@@ -110,12 +115,13 @@ class Renderer:
         Trained are the policy's own messages whose `trainable` is not False. Messages whose recorded token ids have
         this renderer's fingerprint keep them; all others are rendered. Each trained step lies in exactly one
         segment; a segment ends with its last action token. Where the template rewrites earlier turns, or the tools
-        in force change, a new segment begins, so that the tokens before every action are the prompt of its moment.
-        A step is numbered as in `Trajectory.step_indices`.
+        in force change, a new segment begins, so that the tokens before every action are the prompt of its moment;
+        with a window of the history, every step is a segment. A step is numbered as in `Trajectory.step_indices`.
 
         Args:
             trajectory: What to render.
-            max_tokens: Upper bound on the length of a segment; longer trajectories become several segments.
+            max_tokens: Upper bound on the length of a segment; longer trajectories become several segments. With a
+                window of the history, a longer step is left out: no prompt shows another part of the chat.
 
         Returns:
             The segments, in order; empty where nothing is trained.
@@ -134,6 +140,8 @@ class Renderer:
             return self._render(trajectory.trajectory_id, messages, numbers, tools, shown, trained)
 
         try:
+            if self.history_steps is not None:
+                return self._windowed(part, trajectory, numbers, steps, max_tokens)
             segments = part(range(steps[-1] + 1), steps)
             if max_tokens is not None and any(len(segment) > max_tokens for segment in segments):
                 return windowed(part, messages, steps, segments, max_tokens)
@@ -144,9 +152,13 @@ class Renderer:
     def prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None) -> list[int]:
         """Token ids of the messages and the generation prompt for the next assistant message.
 
+        With a window of the history, of the messages in it alone.
+
         Raises:
             TemplateError: The template refuses the messages.
         """
+        if self.history_steps is not None:
+            messages = [messages[index] for index in window(messages, len(messages), self.history_steps)]
         conversation = self._engine.builder.build(messages)
         text = conversation.text(self._guarded_tools(tools), generation_prompt=True)
         assistants = [index for index, message in enumerate(messages) if message.role == "assistant"]
@@ -168,6 +180,11 @@ class Renderer:
             TemplateError: The template is not prefix-preserving: its next prompt does not begin with `token_ids`;
                 use `prompt` instead.
         """
+        if self.history_steps is not None:
+            raise TemplateError(
+                "a policy that sees a window of its history has no prompt that goes on; "
+                "render each prompt anew with Renderer.prompt"
+            )
         if not self.prefix_preserving:
             raise TemplateError(
                 "the chat template rewrites earlier turns, so a conversation cannot be extended token by token; "
@@ -213,7 +230,7 @@ class Renderer:
     def _turns_of_prompt(
         self, conversation: Conversation, text: str, assistants: Sequence[int], tools: Tools
     ) -> list[Piece]:
-        if not self.prefix_preserving:  # its earlier turns are other text than was sampled
+        if not self._engine.prefix_preserving:  # its earlier turns are other text than was sampled
             return [Piece(text, -1)]
         pieces = self._engine.finder.scan(text, assistants)
         if pieces is None:
@@ -264,16 +281,35 @@ class Renderer:
         places = [position[index] for index in trained]
         tools_here = [tools[index] for index in trained]
         groups: list[list[Piece]] = []
-        if self.prefix_preserving and all(other is tools_here[0] for other in tools_here):
+        if self._engine.prefix_preserving and all(other is tools_here[0] for other in tools_here):
             pieces = self._pieces(conversation, tools_here[0], [messages[index] for index in shown], places[-1])
             groups = [] if pieces is None else [pieces]
         if not groups:
             # What follows recorded tokens was sampled after the template's text for them, not after themselves.
-            join = self.prefix_preserving or not any(self._writer.recorded(messages[index]) for index in trained)
+            recorded = any(self._writer.recorded(messages[index]) for index in trained)
+            join = self._engine.prefix_preserving or not recorded
             groups = chained(conversation, self._engine.finder, places, tools_here, join=join)
         actions = {place: numbers[index] for place, index in zip(places, trained, strict=True)}
         shown_messages = [messages[index] for index in shown]
         return [self._writer.segment(trajectory_id, group, shown_messages, actions) for group in groups]
+
+    def _windowed(
+        self,
+        part: RenderPart,
+        trajectory: Trajectory,
+        numbers: Mapping[int, int],
+        steps: Sequence[int],
+        max_tokens: int | None,
+    ) -> list[Segment]:
+        """A segment for each of `steps`, with the window of the history as its prompt."""
+        assert self.history_steps is not None
+        segments: list[Segment] = []
+        for index in steps:
+            shown = [*window(trajectory.messages, index, self.history_steps), index]
+            segment = self._windows.segment(trajectory, numbers[index], shown, part)
+            if max_tokens is None or len(segment) <= max_tokens:
+                segments.append(segment)
+        return segments
 
     def _tools_at(self, trajectory: Trajectory, index: int) -> Tools:
         """The guarded tools in force at a message; the same object for the same tools."""

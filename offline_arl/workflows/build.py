@@ -17,6 +17,7 @@ from offline_arl.errors import DataError, UsageError
 from offline_arl.models.policy import load_policy, load_tokenizer, save_policy
 from offline_arl.models.tiny import build_tiny_policy, tokenizer_texts, train_tiny_tokenizer
 from offline_arl.rendering import Renderer
+from offline_arl.rendering.history import set_history_steps
 from offline_arl.trajectories.lineage import remember_derived
 from offline_arl.trajectories.schema import Trajectory
 from offline_arl.trajectories.segment import Segment
@@ -43,6 +44,8 @@ def initial_policy(config: InitialPolicy, context: StageContext) -> StageOutputs
         model = build_tiny_policy(tokenizer, seed=context.integer_seed(), tie_embeddings=config.tie_embeddings)
     else:
         model, tokenizer = load_policy(config.model, config.dtype)
+    if config.history_steps is not None:
+        set_history_steps(tokenizer, config.history_steps)
     renderer = Renderer(tokenizer)
     tokenizer.chat_template = renderer.chat_template
     save_policy(model, tokenizer, context.folder / "policy")

@@ -46,6 +46,10 @@ class InitialPolicy(Stage):
 
     `model` is "tiny" (about 1 M parameters, its tokenizer trained on the store's text) or any Hugging Face chat
     model: a folder, or a name that is in the local cache or can be downloaded.
+
+    `history_steps`: the policy's prompts show the system prompt and the current observation behind so many past steps,
+    for tasks whose observations are states; None shows the whole chat. It is kept in the policy's tokenizer, so that
+    the datasets, policies and values made from this one agree.
     """
 
     kind: Literal["initial_policy"]
@@ -53,6 +57,7 @@ class InitialPolicy(Stage):
     model: str
     vocabulary_size: int = Field(1024, ge=300)
     tie_embeddings: bool = True
+    history_steps: int | None = Field(None, ge=0)
     dtype: Dtype = "float32"
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
