@@ -34,7 +34,7 @@ from offline_arl.objectives.returns import (
 )
 from offline_arl.objectives.selection import top_fraction_mask
 from offline_arl.objectives.td import critic_huber_loss, critic_loss, double_q_values, td_loss, td_target
-from offline_arl.objectives.token_iql import TokenIQLLosses, token_iql_losses
+from offline_arl.objectives.token_iql import TokenIQLLosses, token_iql_losses, token_transition_losses
 from offline_arl.objectives.vocabulary import TokenQValues, token_q_values, vocabulary_double_q_values
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "token_iql_losses",
     "token_logprobs",
     "token_q_values",
+    "token_transition_losses",
     "top_fraction_mask",
     "vocabulary_double_q_values",
     "weighted_nll",

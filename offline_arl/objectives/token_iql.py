@@ -20,10 +20,10 @@ from offline_arl.objectives.td import td_loss
 class TokenIQLLosses(NamedTuple):
     """Unreduced losses of every action token, 0 elsewhere, and the advantages that extraction weights come from."""
 
-    value: Float[Tensor, "B T"]
-    critics: Float[Tensor, "B T"]  # summed over the critics
-    conservative: Float[Tensor, "B T"]  # summed over the critics, not yet weighted
-    advantages: Float[Tensor, "B T"]  # smaller target Q minus V, detached
+    value: Float[Tensor, "*shape"]
+    critics: Float[Tensor, "*shape"]  # summed over the critics
+    conservative: Float[Tensor, "*shape"]  # summed over the critics, not yet weighted
+    advantages: Float[Tensor, "*shape"]  # smallest target Q minus V, detached
 
 
 def token_iql_losses(
@@ -77,12 +77,61 @@ def token_iql_losses(
     >>> [x.item() for x in losses]  # 0.75 * (3 - 1) ** 2, twice (2 - 1) ** 2, twice 1.5 - 1, 3 - 1
     [3.0, 2.0, 1.0, 2.0]
     """
-    lowest_target = target_q_values.detach().amin(dim=0)
     next_values = next_step_values(values, bootstrap_values, truncated, action_mask)
+    return token_transition_losses(
+        twin_q_values, twin_logsumexp, target_q_values, values, next_values, rewards, terminated, action_mask,
+        has_target, discount=discount, expectile=expectile,
+    )  # fmt: skip
+
+
+def token_transition_losses(
+    twin_q_values: Float[Tensor, "critics ..."],
+    twin_logsumexp: Float[Tensor, "critics ..."],
+    target_q_values: Float[Tensor, "critics ..."],
+    values: Float[Tensor, "*shape"],
+    next_values: Float[Tensor, "*shape"],
+    rewards: Float[Tensor, "*shape"],
+    terminated: Bool[Tensor, "*shape"],
+    mask: Bool[Tensor, "*shape"],
+    has_target: Bool[Tensor, "*shape"],
+    *,
+    discount: float | Float[Tensor, "*shape"],
+    expectile: float,
+) -> TokenIQLLosses:
+    """`token_iql_losses` of tokens that do not stand in rows: the value of the state after each is given.
+
+    With `vocabulary.vocabulary_double_q_values` as `next_values` these are the losses of conservative Q-learning over
+    tokens, and `value` fits a V to its critics that no other loss reads.
+
+    Args:
+        twin_q_values: Q of each token by each critic.
+        twin_logsumexp: The log-sum-exp over the vocabulary.
+        target_q_values: Q of each token by the target critics; a constant.
+        values: V of the state before each token.
+        next_values: Value of the state after it; NaN is allowed where there is none. A constant.
+        rewards: What arrived after the token.
+        terminated: The task came to its own end with this token.
+        mask: Tokens that count.
+        has_target: Of these, the tokens whose next state is known or that ended the task.
+        discount: Between 0 and 1, per token.
+        expectile: Between 0 and 1, exclusive.
+
+    Returns:
+        As `token_iql_losses`, of the shape of `values`.
+
+    >>> yes, no = torch.tensor([True]), torch.tensor([False])
+    >>> q, lse, target = (torch.full((1, 1), x) for x in (1.0, 1.5, 3.0))
+    >>> v, next_v = torch.ones(1), torch.full((1,), 4.0)  # the critic's target is 2 + 0.5 * 4 = 4
+    >>> losses = token_transition_losses(q, lse, target, v, next_v, torch.full((1,), 2.0), no, yes, yes,
+    ...                                  discount=0.5, expectile=0.75)
+    >>> [x.item() for x in losses]  # 0.75 * (3 - 1) ** 2, (4 - 1) ** 2, 1.5 - 1, 3 - 1
+    [3.0, 9.0, 0.5, 2.0]
+    """
+    lowest_target = target_q_values.detach().amin(dim=0)
     zero = torch.zeros((), dtype=values.dtype, device=values.device)
     return TokenIQLLosses(
-        value=expectile_loss(lowest_target, values, action_mask, expectile=expectile),
-        critics=td_loss(twin_q_values, rewards, next_values, terminated, action_mask & has_target, discount=discount),
-        conservative=conservative_loss(twin_logsumexp, twin_q_values, action_mask),
-        advantages=torch.where(action_mask, lowest_target.to(values.dtype) - values.detach(), zero),
+        value=expectile_loss(lowest_target, values, mask, expectile=expectile),
+        critics=td_loss(twin_q_values, rewards, next_values, terminated, mask & has_target, discount=discount),
+        conservative=conservative_loss(twin_logsumexp, twin_q_values, mask),
+        advantages=torch.where(mask, lowest_target.to(values.dtype) - values.detach(), zero),
     )

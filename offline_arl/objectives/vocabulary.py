@@ -12,6 +12,7 @@ with Sublinear Memory Cost".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -74,11 +75,11 @@ def token_q_values(
 @torch.no_grad()
 def vocabulary_double_q_values(
     online_features: Float[Tensor, "critics N K"],
-    online_weights: Float[Tensor, "critics V K"],
-    online_biases: Float[Tensor, "critics V"],
+    online_weights: Float[Tensor, "critics V K"] | Sequence[Float[Tensor, "V K"]],
+    online_biases: Float[Tensor, "critics V"] | Sequence[Float[Tensor, " V"]],
     target_features: Float[Tensor, "critics N K"],
-    target_weights: Float[Tensor, "critics V K"],
-    target_biases: Float[Tensor, "critics V"],
+    target_weights: Float[Tensor, "critics V K"] | Sequence[Float[Tensor, "V K"]],
+    target_biases: Float[Tensor, "critics V"] | Sequence[Float[Tensor, " V"]],
     *,
     chunk_tokens: int,
 ) -> Float[Tensor, " N"]:
@@ -87,7 +88,7 @@ def vocabulary_double_q_values(
 
     Args:
         online_features: Inputs of the last layer of each online critic at N positions.
-        online_weights: Last layers of the online critics.
+        online_weights: Last layers of the online critics, stacked or one by one (which copies nothing).
         online_biases: The same, biases.
         target_features: Inputs of the last layer of each target critic.
         target_weights: Last layers of the target critics.
