@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from offline_arl.trajectories.schema import Message, Outcome
 
 
+class StopReason(StrEnum):
+    """Why episodes end, as far as this package ends them; an environment may have reasons of its own."""
+
+    ANSWERED = "answered"  # terminated: the agent gave its final answer
+    GOAL = "goal"  # terminated: the task's own end
+    MAX_STEPS = "max_steps"  # truncated from here on
+    CONTEXT_LENGTH = "context_length"
+    CALL_LIMIT = "call_limit"
+    COST_LIMIT = "cost_limit"
+    TIME_LIMIT = "time_limit"
+    FORBIDDEN_ACTION = "forbidden_action"  # terminated: what follows is worth nothing
+    INFRASTRUCTURE_ERROR = "infrastructure_error"  # the harness failed; no reward, not a reward of 0
+
+
 @dataclass(frozen=True)
 class Task:
-    """One problem. `payload` is the environment's own description, JSON-serializable."""
+    """One problem. `payload` is the environment's own description, JSON-serializable.
+
+    `allowed_tools`: the tools that solving this task may need; None: all of the environment's. Wrapped in
+    `safety.Guarded`, an environment shows and runs no others.
+    """
 
     task_id: str
     task_type: str
     payload: dict[str, Any]
+    allowed_tools: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,4 +87,33 @@ class EnvironmentFamily(Protocol):
 
     def tasks(self, split: str, count: int, *, seed: int) -> list[Task]:
         """`count` tasks of "train", "validation" or "test"; the splits never share a task."""
+        ...
+
+
+@runtime_checkable
+class Reversible(Protocol):
+    """An environment whose state can be kept and taken back, so that writes can be undone and searches can branch."""
+
+    def snapshot(self) -> bytes:
+        """The whole state of the episode; a later `restore` brings it back exactly, as often as wanted."""
+        ...
+
+    def restore(self, state: bytes) -> None:
+        """Take back a state that `snapshot` of the same episode gave."""
+        ...
+
+
+class Examples(NamedTuple):
+    """Assistant messages that play an episode: one way to succeed, and one to fail."""
+
+    success: Sequence[Message]
+    failure: Sequence[Message]
+
+
+@runtime_checkable
+class HasExamples(Protocol):
+    """A family whose tasks carry an example of success and one of failure; this is how bugs of judges are found."""
+
+    def examples(self, task: Task) -> Examples:
+        """Both examples of a task."""
         ...

@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from offline_arl.environments.protocol import EpisodeStart, StepResult, Task
+import msgspec
+
+from offline_arl.environments.protocol import EpisodeStart, Examples, StepResult, StopReason, Task
 from offline_arl.environments.support_desk import phrases
 from offline_arl.environments.support_desk.desk import TOOLS, Desk
 from offline_arl.environments.support_desk.judge import judge
-from offline_arl.environments.support_desk.tasks import DeskPayload, decode_payload, generate_tasks
+from offline_arl.environments.support_desk.tasks import DeskPayload, Order, decode_payload, generate_tasks
 from offline_arl.errors import UsageError
 from offline_arl.trajectories.schema import Message, MessageError, Outcome, Producer, TextPart, ToolCall, text_message
 
 INVALID_ACTION_PENALTY = 0.05
 MAX_STEPS = 8
+
+
+class _State(msgspec.Struct, frozen=True):
+    """An episode as it stands, but for its task."""
+
+    orders: list[Order]
+    tickets: list[tuple[str, str]]
+    steps: int
+    withheld: bool
+    answer: str | None
+    ended: bool
 
 
 class SupportDesk:
@@ -74,7 +87,7 @@ class SupportDesk:
         reward = -INVALID_ACTION_PENALTY if invalid else 0.0
         stop_reason = None
         if self._ended:
-            stop_reason = "answered" if terminated else "max_steps"
+            stop_reason = StopReason.ANSWERED if terminated else StopReason.MAX_STEPS
             reward += 1.0 if self.outcome().success else 0.0
         return StepResult(replies, reward, terminated, truncated, stop_reason, {"invalid_actions": invalid})
 
@@ -86,6 +99,20 @@ class SupportDesk:
         success = all(verdict.values())
         components = {name: float(passed) for name, passed in verdict.items()}
         return Outcome("scored", success=success, score=float(success), components=components, scorer="support_desk")
+
+    def snapshot(self) -> bytes:
+        """See `environments.protocol.Reversible`."""
+        orders, tickets = list(self._desk.orders.values()), sorted(self._desk.tickets)
+        state = _State(orders, tickets, self._steps, self._withheld, self._answer, self._ended)
+        return msgspec.json.encode(state)
+
+    def restore(self, state: bytes) -> None:
+        """See `environments.protocol.Reversible`."""
+        kept = msgspec.json.decode(state, type=_State)
+        self._desk.orders = {order.order_id: order for order in kept.orders}
+        self._desk.tickets = set(kept.tickets)
+        self._steps, self._withheld = kept.steps, kept.withheld
+        self._answer, self._ended = kept.answer, kept.ended
 
     def _call_tools(self, calls: list[ToolCall]) -> tuple[list[Message], int]:
         replies: list[Message] = []
@@ -124,6 +151,12 @@ class SupportDeskFamily:
     def tasks(self, split: str, count: int, *, seed: int) -> list[Task]:
         """`count` tasks of "train", "validation" or "test"; see `generate_tasks`."""
         return generate_tasks(split, count, seed=seed)
+
+    def examples(self, task: Task) -> Examples:
+        """What a perfect desk says, and one that gives up."""
+        from offline_arl.environments.support_desk.examples import examples
+
+        return examples(self.make(), task)
 
     def write_logs(
         self, path: Path, count: int, *, seed: int, progress: Callable[[int, int], None] | None = None
