@@ -144,17 +144,40 @@ def selected_logits(
     """
     arguments: dict[str, Any] = {"use_cache": False}
     if _shares_prefix(model, input_ids, shared_prefix):
-        cache = _encode_prefix(_base_model(model), input_ids[:1, :shared_prefix], len(input_ids))
+        cache = _encode_prefix(base_model(model), input_ids[:1, :shared_prefix], len(input_ids))
         input_ids, selected = input_ids[:, shared_prefix:], selected[:, shared_prefix:]
         arguments = {"past_key_values": cache, "use_cache": True}
-    head = _unwrapped(model).get_output_embeddings()
+    return logits_at(model, selected, input_ids=input_ids, attention_mask=attention_mask, **arguments)
+
+
+def logits_at(model: Any, selected: Bool[Tensor, "B T"], **arguments: Any) -> Float[Tensor, "N V"]:
+    """One forward call whose output layer sees the positions of `selected` alone, in row-major order."""
+    head = unwrapped_model(model).get_output_embeddings()
     hook = head.register_forward_pre_hook(lambda _, inputs: (inputs[0][selected].unsqueeze(0),))
     try:
-        outputs = model(input_ids=input_ids, attention_mask=attention_mask, **arguments)
+        outputs = model(**arguments)
     finally:
         hook.remove()
     logits: Tensor = outputs.logits.squeeze(0)
     return logits
+
+
+def logits_and_states(model: Any, **inputs: Any) -> tuple[Float[Tensor, "B T V"], Float[Tensor, "B T H"]]:
+    """Logits and what the output layer read for them: hidden states of the last layer, after the final norm.
+
+    Args:
+        model: A Hugging Face causal language model, possibly wrapped.
+        **inputs: Of its forward call; with `logits_to_keep` both results have that many positions.
+    """
+    read: list[Tensor] = []
+    head = _unwrapped(model).get_output_embeddings()
+    hook = head.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
+    try:
+        logits: Tensor = model(**inputs).logits
+    finally:
+        hook.remove()
+    (states,) = read
+    return logits, states
 
 
 def hidden_states(
@@ -180,7 +203,7 @@ def hidden_states(
     Raises:
         UsageError: A layer does not exist.
     """
-    base = _base_model(model)
+    base = base_model(model)
     arguments: dict[str, Any] = {"use_cache": False}
     offset = 0
     if _shares_prefix(model, input_ids, shared_prefix):
@@ -203,7 +226,7 @@ def hidden_states(
 
 def supports_shared_prefix(model: Any) -> bool:
     """Whether a prefix can be encoded once: full attention in every layer, and nothing that forbids a cache."""
-    model = _unwrapped(model)
+    model = unwrapped_model(model)
     config = model.config.get_text_config()
     layer_types = getattr(config, "layer_types", None) or ["full_attention"]
     windowed = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
@@ -226,14 +249,14 @@ def _encode_prefix(base: Any, prefix: Tensor, rows: int) -> Any:
     return cache
 
 
-def _unwrapped(model: Any) -> Any:
+def unwrapped_model(model: Any) -> Any:
     """The model inside a data-parallel wrapper."""
     return model.module if hasattr(model, "module") and not hasattr(model, "get_output_embeddings") else model
 
 
-def _base_model(model: Any) -> Any:
+def base_model(model: Any) -> Any:
     """The transformer below the output layer."""
-    model = _unwrapped(model)
+    model = unwrapped_model(model)
     if hasattr(model, "get_base_model"):  # a PEFT wrapper: its own base_model is the adapter layer
         model = model.get_base_model()
     base = model.base_model
