@@ -17,8 +17,11 @@ from offline_arl.datasets import (
     build_return_conditioned,
     build_transitions,
 )
+from offline_arl.datasets.bc import return_of_top_fraction
+from offline_arl.datasets.return_conditioning import fit_conditioning
 from offline_arl.errors import DataError, UsageError
 from offline_arl.rendering import Renderer
+from offline_arl.rendering.return_conditioning import ConditioningConfig
 from offline_arl.rewards.components import RewardConfig
 from offline_arl.trajectories.schema import Outcome, Source, Trajectory, text_message
 
@@ -34,6 +37,14 @@ def attempt(name: str, *replies: str, tail: str | None = None, **fields: object)
         messages.append(text_message("user", tail))
     settings = {"outcome": Outcome("scored", success=True), "terminated": True, "task_id": f"task of {name}"}
     return Trajectory(name, messages, Source("test"), **{**settings, **fields})
+
+
+def conditioned_by(
+    trajectories: list[Trajectory],
+    rewards: RewardConfig = RewardConfig(),  # noqa: B008 (frozen)
+) -> ReturnConditionedConfig:
+    fitted = fit_conditioning(trajectories, rewards=rewards, config=ConditioningConfig())
+    return ReturnConditionedConfig(return_conditioning=fitted)
 
 
 def test_rows_equal_the_rendered_segments(attempts: list[Trajectory], renderer: Renderer, tmp_path: Path) -> None:
@@ -76,6 +87,47 @@ def test_filtered_cloning_keeps_successes_and_counts_the_rest(renderer: Renderer
     manifest = build_bc(trajectories, renderer, tmp_path / "data", config=BCConfig(only_successes=True))
     assert [row.trajectory_id for row in SegmentDataset.load(tmp_path / "data")] == ["good", "full score"]
     assert manifest.excluded == {"failure": 2, "infrastructure_error": 1, "no_action_tokens": 1, "unscored": 1}
+
+
+def earning(name: str, *rewards: float | None, **fields: object) -> Trajectory:
+    """An attempt whose steps have logged rewards."""
+    trajectory = attempt(name, *("Yes." for _ in rewards), **fields)
+    for index, reward in zip(trajectory.step_indices(), rewards, strict=True):
+        metadata = {} if reward is None else {"reward": reward}
+        trajectory.messages[index] = msgspec.structs.replace(trajectory.messages[index], metadata=metadata)
+    return trajectory
+
+
+def test_cloning_the_best_by_logged_return(renderer: Renderer, tmp_path: Path) -> None:
+    """Of the five attempts with a return (3, 2, 2, 1, -1), two fifths are two; the tie at the border makes three."""
+    logged = RewardConfig(source="logged")
+    trajectories = [
+        earning("two", 2.0, None),
+        earning("three", 1.0, 2.0, outcome=Outcome("scored", success=False)),  # returns decide, not success
+        earning("also two", 0.5, 1.5),
+        earning("one", 1.0),
+        earning("less", -1.0),
+        earning("nothing logged", None),
+        earning("crashed", 9.0, outcome=CRASHED),
+        attempt("silent"),
+    ]
+    border = return_of_top_fraction(trajectories, fraction=0.4, rewards=logged)
+    assert border == 2.0
+    manifest = build_bc(trajectories, renderer, tmp_path / "data", config=BCConfig(min_return=border, rewards=logged))
+    rows = SegmentDataset.load(tmp_path / "data")
+    assert [row.trajectory_id for row in rows] == ["two", "three", "also two"]
+    assert manifest.excluded == {"infrastructure_error": 1, "low_return": 2, "unscored": 2}
+
+
+def test_the_best_by_outcome_are_the_successes(renderer: Renderer) -> None:
+    bad = attempt("bad", "No.", outcome=Outcome("scored", success=False))
+    assert return_of_top_fraction([bad, attempt("good", "Yes.")], fraction=0.5, rewards=RewardConfig()) == 1.0
+    assert return_of_top_fraction([bad, bad], fraction=0.1, rewards=RewardConfig()) == 0.0
+
+
+def test_without_any_return_nobody_is_best() -> None:
+    with pytest.raises(DataError, match="no attempt has a return"):
+        return_of_top_fraction([attempt("a", "Yes.")], fraction=0.1, rewards=RewardConfig(source="logged"))
 
 
 def test_unfiltered_cloning_keeps_failures_and_unscored_attempts(renderer: Renderer, tmp_path: Path) -> None:
@@ -166,14 +218,15 @@ def test_attempts_without_a_reward_are_left_out_and_counted(renderer: Renderer, 
     ]
     expected = {"infrastructure_error": 2, "unscored": 1}
     transitions = build_transitions(trajectories, renderer, tmp_path / "a", config=TransitionsConfig())
-    returns = build_return_conditioned(trajectories, renderer, tmp_path / "b", config=ReturnConditionedConfig())
+    returns = build_return_conditioned(trajectories, renderer, tmp_path / "b", config=conditioned_by(trajectories))
     assert transitions.excluded == returns.excluded == expected
     assert transitions.counts["trajectories"] == returns.counts["trajectories"] == 1
 
 
 def test_the_reward_to_go_of_a_step_includes_its_own_reward(renderer: Renderer, tmp_path: Path) -> None:
-    config = ReturnConditionedConfig(rewards=RewardConfig(step_cost=0.25))
-    build_return_conditioned([attempt("three", "One.", "Two.", "Three.")], renderer, tmp_path / "data", config=config)
+    trajectories = [attempt("three", "One.", "Two.", "Three.")]
+    config = conditioned_by(trajectories, RewardConfig(step_cost=0.25))
+    build_return_conditioned(trajectories, renderer, tmp_path / "data", config=config)
     (row,) = SegmentDataset.load(tmp_path / "data")
     assert row.reward_to_go.tolist() == [0.25, 0.5, 0.75]
 
