@@ -170,7 +170,7 @@ def logits_and_states(model: Any, **inputs: Any) -> tuple[Float[Tensor, "B T V"]
         **inputs: Of its forward call; with `logits_to_keep` both results have that many positions.
     """
     read: list[Tensor] = []
-    head = _unwrapped(model).get_output_embeddings()
+    head = unwrapped_model(model).get_output_embeddings()
     hook = head.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
     try:
         logits: Tensor = model(**inputs).logits

@@ -12,7 +12,10 @@ from offline_arl.errors import DataError, GateError
 from offline_arl.rollouts.sampler import Sampler, SamplingConfig
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
+
+    from offline_arl.models.value_guidance import ValueGuidance
 
 FLOAT32_TOLERANCE = 1e-4  # nats a token
 
@@ -26,7 +29,12 @@ class SyncReport(NamedTuple):
 
 
 def score_tokens(
-    model: PreTrainedModel, sequences: Sequence[Sequence[int]], *, temperature: float, batch_size: int = 16
+    model: PreTrainedModel,
+    sequences: Sequence[Sequence[int]],
+    *,
+    temperature: float,
+    batch_size: int = 16,
+    guidance: ValueGuidance | None = None,
 ) -> list[NDArray[np.float32]]:
     """Log-probability of each token given those before it; no gradient, dropout off.
 
@@ -35,6 +43,7 @@ def score_tokens(
         sequences: Token ids, each of its own length.
         temperature: Logits are divided by it; 0 counts as 1, as in `Completion`.
         batch_size: Sequences a forward pass.
+        guidance: Values that steer the model, of a value-guided policy.
 
     Returns:
         One float32 array a sequence, of its length. Entry 0 is NaN: nothing predicts the first token.
@@ -52,7 +61,7 @@ def score_tokens(
                 ids = torch.tensor([sequence + [0] * (longest - len(sequence)) for sequence in batch])
                 mask = torch.tensor([[1] * len(sequence) + [0] * (longest - len(sequence)) for sequence in batch])
                 ids, mask = ids.to(model.device), mask.to(model.device)
-                logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1].float()
+                logits = _logits(model, guidance, ids, mask)[:, :-1].float()
                 logprobs = (logits / (temperature or 1.0)).log_softmax(-1)
                 taken = logprobs.gather(-1, ids[:, 1:, None])[..., 0].cpu().numpy()
                 for row, sequence in enumerate(batch):
@@ -64,12 +73,25 @@ def score_tokens(
     return scores
 
 
+def _logits(
+    model: PreTrainedModel, guidance: ValueGuidance | None, ids: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """[B, T, V] what the tokens after each position are drawn from."""
+    from offline_arl.models.policy import logits_and_states
+
+    logits, states = logits_and_states(model, input_ids=ids, attention_mask=mask, use_cache=False)
+    if guidance is None:
+        return logits
+    return guidance(logits.flatten(0, 1), states.flatten(0, 1)).view(logits.shape)
+
+
 def compare_logprobs(
     model: PreTrainedModel,
     sequences: Sequence[Sequence[int]],
     logprobs: Sequence[NDArray[np.floating]],
     *,
     temperature: float,
+    guidance: ValueGuidance | None = None,
 ) -> SyncReport:
     """Score sampled sequences with the trainer's model and compare with what the sampler reported.
 
@@ -78,11 +100,12 @@ def compare_logprobs(
         sequences: Token ids: prompts, completions and what the environment said in between.
         logprobs: The sampler's logprobs, one array a sequence and of its length; NaN where a token was not sampled.
         temperature: Of the sampling.
+        guidance: Values that steer the model, of a value-guided policy.
 
     Raises:
         DataError: No token was sampled.
     """
-    scores = score_tokens(model, sequences, temperature=temperature)
+    scores = score_tokens(model, sequences, temperature=temperature, guidance=guidance)
     pairs = zip(scores, logprobs, strict=True)
     differences = np.abs(np.concatenate([score - np.asarray(logprob) for score, logprob in pairs]))
     known = differences[~np.isnan(differences)]
@@ -100,6 +123,7 @@ def verify_sync(
     temperature: float = 1.0,
     max_tokens: int = 16,
     tolerance: float = FLOAT32_TOLERANCE,
+    guidance: ValueGuidance | None = None,
 ) -> SyncReport:
     """Sample from `prompts` and check that sampler and trainer agree on the logprobs.
 
@@ -111,6 +135,7 @@ def verify_sync(
         temperature: Of the sampling.
         max_tokens: Sampled a prompt.
         tolerance: Largest allowed difference, in nats a token; 1e-4 suits float32.
+        guidance: Values that steer the model, of a value-guided policy.
 
     Raises:
         GateError: They differ by more than `tolerance`.
@@ -122,7 +147,7 @@ def verify_sync(
         np.array([np.nan] * len(prompt) + completion.logprobs, dtype=np.float32)
         for prompt, completion in zip(prompts, completions, strict=True)
     ]
-    report = compare_logprobs(model, sequences, logprobs, temperature=temperature)
+    report = compare_logprobs(model, sequences, logprobs, temperature=temperature, guidance=guidance)
     check_report(report, tolerance, backend=sampler.backend)
     return report
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from offline_arl.errors import DataError
 from offline_arl.rollouts.sampler import Completion, SamplingConfig, check_request
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from offline_arl.models.value_guidance import ValueGuidance
+
 
 class TransformersSampler:
     """Batched generation with a key-value cache, left-padded, one random stream a row.
@@ -21,6 +23,8 @@ class TransformersSampler:
     Rows are sorted by length and run in batches of `max_batch_size`; finished rows leave the batch. A row's draws
     come from a generator seeded with its own seed, one uniform vector over the vocabulary a token (Gumbel-max), so
     they do not depend on which other rows share the batch.
+
+    A value-guided policy is sampled as such: draws and logprobs are those of the guided distribution.
     """
 
     backend = "transformers"
@@ -33,6 +37,7 @@ class TransformersSampler:
         max_model_len: int = 1024,
         max_batch_size: int = 128,
         dtype: str = "float32",
+        guidance: ValueGuidance | None = None,
     ) -> None:
         """Hold a model.
 
@@ -42,11 +47,17 @@ class TransformersSampler:
             max_model_len: Longest prompt and completion together, in tokens.
             max_batch_size: Rows that run at the same time.
             dtype: Of a model that is loaded here.
+            guidance: Values that steer the model. None: those in the folder, where it is a value-guided policy's.
 
         Raises:
             UsageError: The model cannot be found or loaded.
+            DataError: The folder's values cannot be read.
         """
-        self.model = _load(model, dtype) if isinstance(model, str | Path) else model
+        if isinstance(model, str | Path):
+            guidance = _guidance_of(model) if guidance is None else guidance
+            model = _load(model, dtype)
+        self.model = model
+        self.guidance = None if guidance is None else guidance.to(model.device)
         self.max_model_len = max_model_len
         self._max_batch_size = max_batch_size
         self._stop = frozenset(stop_token_ids)
@@ -79,6 +90,8 @@ class TransformersSampler:
         Raises:
             DataError: A name is unknown to the model or one of its weights is missing.
         """
+        if self.guidance is not None:
+            weights = self.guidance.take_weights(weights)
         result = self.model.load_state_dict(dict(weights), strict=False)
         self.model.tie_weights()
         tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
@@ -103,14 +116,14 @@ class TransformersSampler:
         logprobs: list[list[float]] = [[] for _ in prompts]
         live = list(range(len(prompts)))
         for step in range(config.max_tokens):
-            logits = self.model(
+            logits = self._logits(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
                 position_ids=position_ids,
                 past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=1,
-            ).logits[:, -1]
+            )
             drawn = _draw(logits, config.temperature, [generators[row] for row in live])
             keep = []
             for slot, row in enumerate(live):
@@ -132,6 +145,16 @@ class TransformersSampler:
             Completion(tokens, values, "stop" if tokens[-1] in self._stop else "length")
             for tokens, values in zip(token_ids, logprobs, strict=True)
         ]
+
+    def _logits(self, **inputs: Any) -> Tensor:
+        """[B, V] what the next tokens are drawn from."""
+        if self.guidance is None:
+            logits: Tensor = self.model(**inputs).logits[:, -1]
+            return logits
+        from offline_arl.models.policy import logits_and_states
+
+        logits, states = logits_and_states(self.model, **inputs)
+        return self.guidance(logits[:, -1], states[:, -1])
 
 
 class _Drawn(NamedTuple):
@@ -165,6 +188,12 @@ def _left_pad(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, T
         ids[row, longest - len(prompt) :] = torch.tensor(prompt)
         mask[row, longest - len(prompt) :] = 1
     return ids.to(device), mask.to(device)
+
+
+def _guidance_of(path: str | Path) -> ValueGuidance | None:
+    from offline_arl.models.guided_policy import is_value_guided, load_value_guidance
+
+    return load_value_guidance(path) if is_value_guided(path) else None
 
 
 def _load(path: str | Path, dtype: str) -> PreTrainedModel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,15 +46,18 @@ def model_weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def checkpoint_weights(path: str | Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """The (name, tensor) pairs of a checkpoint folder's safetensors files.
+    """The (name, tensor) pairs of a checkpoint folder's safetensors files, those of values that guide it included.
 
     Raises:
         DataError: The folder holds no safetensors weights.
     """
+    from offline_arl.models.guided_policy import is_value_guided, load_value_guidance
+
     files = _safetensors_files(Path(path))
     tied = _ties_embeddings(Path(path))
     pairs = _read_tensors(files)
-    return with_tied_head(pairs) if tied else pairs
+    weights = with_tied_head(pairs) if tied else pairs
+    return chain(weights, load_value_guidance(path).weights()) if is_value_guided(path) else weights
 
 
 def load_checkpoint(sampler: Sampler, path: str | Path) -> None:
