@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from offline_arl.trajectories.step_table import is_marked_invalid
 Record = Episode | Trajectory
 
 _REWARDS = RewardConfig()
+_RETURN = "return"
 
 
 class CallCounts(NamedTuple):
@@ -40,13 +41,14 @@ def evaluate(
     Args:
         records: Episodes of `collect`, or logged trajectories. Shares have Wilson intervals, which take the records
             as independent: give one attempt a task, or read the intervals of repeated tasks as too narrow.
-        generator: Of the bootstrap, which the intervals of `steps` and `return` come from.
+        generator: Of the bootstrap, which the intervals of means come from.
         reward_config: Rewards of logged trajectories; an episode has those of its environment.
 
     Returns:
         `success`: share of records that the judge passed; those it did not judge are left out.
         `success/TASK_TYPE`: the same for each task type, sorted; records without a task type appear in none.
-        `return`: mean undiscounted return; records without an outcome are left out.
+        `return`: mean undiscounted return, the outcome's own component of that name where it has one, so that logs and
+        episodes of an environment that measures it are compared by the same; records without an outcome are left out.
         `steps`: mean number of assistant messages.
         `tool_call_accuracy`: share of calls that are valid against the tools in force and answered without an
         error. A call that nothing answers counts as answered where it ends its trajectory.
@@ -54,6 +56,8 @@ def evaluate(
         the environment marked as invalid.
         `truncation_rate`: share of records cut by a limit.
         `infrastructure_errors`: their number, with equal estimate, low and high.
+        Further components of the outcomes: the mean of each, over the records that have it, under its own name (one
+        that bears the name of a measure above is left out).
         A measure without observations has n = 0 (see `Estimate`).
 
     Raises:
@@ -73,9 +77,10 @@ def evaluate(
             by_type[item.task_type].append(item)
     measures.update({f"success/{name}": _success(by_type[name]) for name in sorted(by_type)})
     returns = [_total_reward(records[index], reward_config) for index in usable]
-    measures["return"] = bootstrap_mean([value for value in returns if value is not None], generator=generator)
+    measures[_RETURN] = bootstrap_mean([value for value in returns if value is not None], generator=generator)
     measures.update(_process(kept, generator))
     measures["infrastructure_errors"] = Estimate(errors, errors, errors, len(records))
+    measures.update(_components(kept, generator, known=measures.keys()))
     return measures
 
 
@@ -154,7 +159,20 @@ def _success(items: Sequence[Trajectory]) -> Estimate:
     return wilson_interval(sum(verdicts), len(verdicts))
 
 
+def _components(
+    kept: Sequence[Trajectory], generator: np.random.Generator, *, known: Collection[str]
+) -> dict[str, Estimate]:
+    values: dict[str, list[float]] = defaultdict(list)
+    for item in kept:
+        for name, value in item.outcome.components.items():
+            values[name].append(value)
+    return {name: bootstrap_mean(values[name], generator=generator) for name in sorted(values) if name not in known}
+
+
 def _total_reward(record: Record, config: RewardConfig) -> float | None:
+    measured = _trajectory(record).outcome.components.get(_RETURN)
+    if measured is not None:
+        return measured
     if isinstance(record, Episode):
         return record.total_reward
     rewards = step_rewards(record, config)

@@ -17,7 +17,8 @@ Table = tuple[list[str], list[list[str]]]  # header and rows
 _OUTCOMES = {
     "success": "success, greedy",
     "success_sampled": "success, sampled",
-    "optimality": "optimality",
+    "optimality": "optimality, greedy",
+    "optimality_sampled": "optimality, sampled",
     "return": "return, greedy",
     "return_sampled": "return, sampled",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -147,6 +148,28 @@ def test_nothing_to_evaluate_is_an_error() -> None:
     failed = trajectory(success=None, status="infrastructure_error")
     with pytest.raises(DataError, match="failed in all 2"):
         evaluate([failed, failed], generator=generator())
+
+
+def measured(**components: float) -> Trajectory:
+    found = trajectory(assistant(), identifier=repr(components))
+    return msgspec.structs.replace(found, outcome=Outcome("scored", success=True, components=components))
+
+
+def test_components_of_the_outcome_are_measures_of_their_own() -> None:
+    """Two of three records measure optimality; the mean is over those two."""
+    records = [measured(optimality=1.0, warmth=0.5), measured(optimality=0.5), trajectory(assistant())]
+    measures = evaluate(records, generator=generator())
+    assert (measures["optimality"].estimate, measures["optimality"].n) == (0.75, 2)
+    assert 0.5 <= measures["optimality"].low <= measures["optimality"].high <= 1.0
+    assert (measures["warmth"].estimate, measures["warmth"].n) == (0.5, 1)
+
+
+def test_a_measured_return_is_the_return_and_no_other_component_replaces_a_measure() -> None:
+    """The outcome says -7 and 1; without a component the success of 1 is the return. (-7 + 1 + 1) / 3."""
+    records = [measured(**{"return": -7.0, "success": 0.0}), measured(**{"return": 1.0}), trajectory(assistant())]
+    measures = evaluate(records, generator=generator())
+    assert measures["return"].estimate == pytest.approx(-5 / 3)
+    assert measures["success"] == wilson_interval(3, 3)
 
 
 def test_success_by_task_averages_attempts() -> None:
