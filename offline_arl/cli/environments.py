@@ -1,0 +1,75 @@
+"""Commands about environments: env check, env audit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from offline_arl.cli.options import Json, Seed, example, path
+from offline_arl.cli.output import Output, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from offline_arl.environments.checking import CheckReport
+
+_SHOWN = 20
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(no_args_is_help=True, help="Check environments, their judges and audit trails.")
+    group.command(epilog=example("offline-arl env check support_desk --tasks 200"))(check)
+    group.command(epilog=example("offline-arl env audit runs/audit.jsonl"))(audit)
+    app.add_typer(group, name="env")
+
+
+def check(
+    name: Annotated[str, typer.Argument(help="Environment.")],
+    tasks: Annotated[int, typer.Option(help="Tasks of each split.", min=1)] = 100,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Play each task's example of success and of failure; exits with 1 where the judge says otherwise."""
+    from dataclasses import asdict
+
+    from offline_arl.workflows.environments import check_environment
+
+    with Output(as_json=json) as out:
+        report = check_environment(name, tasks=tasks, seed=seed)
+        out.finish({"ok": not report.problems, **asdict(report)}, lambda console: _draw(console, report))
+    if report.problems:
+        raise typer.Exit(1)
+
+
+def _draw(console: Console, report: CheckReport) -> None:
+    if report.problems:
+        rows = [[problem.task_id, problem.example, problem.text] for problem in report.problems[:_SHOWN]]
+        table(console, ["task", "example", "problem"], rows)
+        if len(report.problems) > _SHOWN:
+            console.print(f"and {len(report.problems) - _SHOWN} more")
+    console.print(
+        f"{report.environment}: {report.tasks} tasks, {report.examples} examples, {len(report.problems)} problems"
+    )
+
+
+def audit(
+    trail: Annotated[Path, typer.Argument(help="An audit trail.", parser=path)],
+    last_hash: Annotated[
+        str | None, typer.Option(metavar="HASH", help="That of the newest entry, kept elsewhere: finds a cut end.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Verify that no entry of an audit trail was changed, removed, added or moved."""
+    from offline_arl.workflows.environments import verify_audit_trail
+
+    with Output(as_json=json) as out:
+        found = verify_audit_trail(trail, last_hash=last_hash)
+        out.finish(
+            {"ok": True, **found},
+            lambda console: console.print(
+                f"{found['entries']} entries, the chain holds; last hash {found['last_hash']}"
+            ),
+        )
