@@ -142,24 +142,47 @@ def selected_logits(
     Returns:
         [N, V], N the number of True in `selected`. Gradients flow, through the shared prefix too.
     """
+    return selected_states_and_logits(model, input_ids, attention_mask, selected, shared_prefix=shared_prefix)[1]
+
+
+def selected_states_and_logits(
+    model: Any,
+    input_ids: Int[Tensor, "B T"],
+    attention_mask: Int[Tensor, "B T"],
+    selected: Bool[Tensor, "B T"],
+    *,
+    shared_prefix: int = 0,
+) -> tuple[Float[Tensor, "N H"], Float[Tensor, "N V"]]:
+    """`selected_logits` with the hidden states that they were made from, those of the last layer after the norm."""
     arguments: dict[str, Any] = {"use_cache": False}
     if _shares_prefix(model, input_ids, shared_prefix):
         cache = _encode_prefix(base_model(model), input_ids[:1, :shared_prefix], len(input_ids))
         input_ids, selected = input_ids[:, shared_prefix:], selected[:, shared_prefix:]
         arguments = {"past_key_values": cache, "use_cache": True}
-    return logits_at(model, selected, input_ids=input_ids, attention_mask=attention_mask, **arguments)
+    return _states_and_logits_at(model, selected, input_ids=input_ids, attention_mask=attention_mask, **arguments)
 
 
 def logits_at(model: Any, selected: Bool[Tensor, "B T"], **arguments: Any) -> Float[Tensor, "N V"]:
     """One forward call whose output layer sees the positions of `selected` alone, in row-major order."""
-    head = unwrapped_model(model).get_output_embeddings()
-    hook = head.register_forward_pre_hook(lambda _, inputs: (inputs[0][selected].unsqueeze(0),))
+    return _states_and_logits_at(model, selected, **arguments)[1]
+
+
+def _states_and_logits_at(
+    model: Any, selected: Bool[Tensor, "B T"], **arguments: Any
+) -> tuple[Float[Tensor, "N H"], Float[Tensor, "N V"]]:
+    """`logits_at`, with the rows that the output layer saw."""
+    rows: list[Tensor] = []
+
+    def choose(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        rows.append(inputs[0][selected])
+        return (rows[0].unsqueeze(0),)
+
+    hook = unwrapped_model(model).get_output_embeddings().register_forward_pre_hook(choose)
     try:
-        outputs = model(**arguments)
+        logits: Tensor = model(**arguments).logits
     finally:
         hook.remove()
-    logits: Tensor = outputs.logits.squeeze(0)
-    return logits
+    return rows[0], logits.squeeze(0)
 
 
 def logits_and_states(model: Any, **inputs: Any) -> tuple[Float[Tensor, "B T V"], Float[Tensor, "B T H"]]:
