@@ -1,4 +1,4 @@
-"""Datasets for return-conditioned cloning (Decision Transformer): segments with the reward-to-go of each step."""
+"""Datasets for return-conditioned cloning (Decision Transformer): segments whose context asks for a return."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
+from offline_arl.datasets.return_conditioning import ReturnConditioning
 from offline_arl.datasets.segments import DatasetManifest, SegmentRenderer, SegmentWriter
 from offline_arl.datasets.transitions import scored_rows, steps_of
-from offline_arl.rewards.components import RewardConfig
+from offline_arl.errors import DataError, UsageError
 from offline_arl.rewards.returns import reward_to_go
 from offline_arl.trajectories.schema import Trajectory
 
+_CONDITIONING = "return_conditioning"  # the entry of the manifest's configuration
+
 
 class ReturnConditionedConfig(BaseModel):
-    """What the steps earn. The reward-to-go is undiscounted, as in Chen et al. 2021, section 3."""
+    """How returns are written, fitted to the same trajectories by `fit_conditioning`; `max_tokens` of a segment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    rewards: RewardConfig = RewardConfig()
+    return_conditioning: ReturnConditioning
     max_tokens: PositiveInt | None = None
 
 
@@ -34,18 +37,21 @@ def build_return_conditioned(
 ) -> DatasetManifest:
     """Write a return-conditioned dataset, one row a segment, in the order of `trajectories`, with bounded memory.
 
-    The reward-to-go of a step counts from that step on, its own reward included. Attempts without a reward are left
-    out and counted: infrastructure errors and unscored ones.
+    Each step is rendered with its own return in front of it. The reward-to-go of a step counts from that step on, its
+    own reward included. Attempts without a reward are left out and counted: infrastructure errors and unscored ones.
+    `assumed` of the manifest counts the steps that no message precedes which could hold their condition: they stand
+    under the one before.
 
     Args:
         trajectories: Scored attempts, good and bad; read once.
         renderer: Makes token ids and action masks.
         output: Folder to create or replace.
-        config: Rewards.
+        config: How returns are written; it is kept in the manifest.
 
     Raises:
         DataError: No scored attempt is left; the message gives the reasons.
     """
+    conditioning = config.return_conditioning
     writer = SegmentWriter(
         Path(output),
         kind="return_conditioned",
@@ -53,8 +59,17 @@ def build_return_conditioned(
         config=config.model_dump(mode="json"),
     )
     with writer:
-        scored = scored_rows(trajectories, renderer, writer, rewards=config.rewards, max_tokens=config.max_tokens)
-        for _, rewards, rows in scored:
+        scored = scored_rows(
+            trajectories,
+            renderer,
+            writer,
+            rewards=conditioning.rewards,
+            max_tokens=config.max_tokens,
+            shown=lambda trajectory, rewards: conditioning.writer.write_all(trajectory, reward_to_go(rewards)),
+        )
+        for trajectory, rewards, rows in scored:
+            for _ in range(conditioning.writer.steps_without_own(trajectory)):
+                writer.assume("condition_of_step_before")
             returns = np.array(reward_to_go(rewards), dtype=np.float32)
             writer.add(
                 [
@@ -64,3 +79,18 @@ def build_return_conditioned(
             )
     assert writer.manifest is not None
     return writer.manifest
+
+
+def conditioning_of(manifest: DatasetManifest) -> ReturnConditioning:
+    """How the returns of a dataset were written.
+
+    Raises:
+        UsageError: The dataset is of another kind.
+        DataError: It was built by a version that wrote no returns.
+    """
+    if manifest.kind != "return_conditioned":
+        raise UsageError(f"the dataset is of kind {manifest.kind}; dt needs one of the form return_conditioned")
+    stored = manifest.config.get(_CONDITIONING)
+    if stored is None:
+        raise DataError("the dataset holds no conditions (an older version built it); build it again")
+    return ReturnConditioning.model_validate(stored)

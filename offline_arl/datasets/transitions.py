@@ -11,7 +11,7 @@ last step there are three cases, kept apart:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -75,29 +75,33 @@ def scored_rows(
     *,
     rewards: RewardConfig,
     max_tokens: int | None,
+    shown: Callable[[Trajectory, list[float]], Trajectory] = lambda trajectory, _: trajectory,
 ) -> Iterator[tuple[Trajectory, list[float], list[SegmentRow]]]:
-    """Each attempt that has a reward, with the reward of each step and its rows; `writer` counts the others."""
+    """Each attempt that has a reward, with the reward of each step and its rows; `writer` counts the others.
+
+    `shown` makes of an attempt and its rewards what is rendered, with the same steps.
+    """
     for trajectory in trajectories:
-        values = _scored_rewards(trajectory, rewards, writer)
+        values = scored_rewards(trajectory, rewards, writer.exclude)
         if values is None:
             continue
-        rows = rows_of(trajectory, renderer.render(trajectory, max_tokens))
+        rows = rows_of(trajectory, renderer.render(shown(trajectory, values), max_tokens))
         if rows:
             yield trajectory, values, rows
         else:
             writer.exclude("no_action_tokens")
 
 
-def _scored_rewards(trajectory: Trajectory, config: RewardConfig, writer: SegmentWriter) -> list[float] | None:
-    """The reward of each step, or None after counting with `writer` why there is none."""
+def scored_rewards(trajectory: Trajectory, config: RewardConfig, exclude: Callable[[str], None]) -> list[float] | None:
+    """The reward of each step, or None after telling `exclude` why there is none."""
     if trajectory.outcome.status == "infrastructure_error":
-        writer.exclude("infrastructure_error")
+        exclude("infrastructure_error")
         return None
     rewards = step_rewards(trajectory, config)
     if rewards is None:
-        writer.exclude("unscored")
+        exclude("unscored")
     elif not rewards:
-        writer.exclude("no_action_tokens")
+        exclude("no_action_tokens")
         return None
     return rewards
 

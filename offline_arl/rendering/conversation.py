@@ -22,6 +22,14 @@ from offline_arl.trajectories.schema import FilePart, ImagePart, Message, TextPa
 Tools = list[dict[str, Any]] | None
 
 
+class ControlPart(TextPart, frozen=True, tag="control", omit_defaults=True):
+    """Text whose control tokens are meant: the only content of a message that is not guarded.
+
+    It comes from code alone, the condition of a return-conditioned policy for example, and stands at the end of a
+    message. No log can hold one: the record types do not know the tag, so it is never stored.
+    """
+
+
 @dataclass
 class Conversation:
     """Guarded messages in the template's form, ready to be rendered up to any message."""
@@ -63,7 +71,8 @@ class ConversationBuilder:
                 conversation.messages.append(self._tool(message, waiting))
             else:
                 role = "system" if message.role == "developer" and not self._profile.takes_developer else message.role
-                conversation.messages.append({"role": role, "content": self._controls.guard(visible_text(message))})
+                content = self._controls.guard(visible_text(message)) + control_text(message)
+                conversation.messages.append({"role": role, "content": content})
         return conversation
 
     def _tool(self, message: Message, waiting: list[tuple[str, str]]) -> dict[str, Any]:
@@ -74,7 +83,7 @@ class ConversationBuilder:
             call_id, called = waiting.pop(index)
             name = name or called
         text = visible_text(message) or (message.error.text if message.error is not None else "")
-        result: dict[str, Any] = {"role": "tool", "content": self._controls.guard(text)}
+        result: dict[str, Any] = {"role": "tool", "content": self._controls.guard(text) + control_text(message)}
         if name:
             result["name"] = self._controls.guard(name)
         if call_id:
@@ -143,7 +152,12 @@ class ConversationBuilder:
 def visible_text(message: Message) -> str:
     """The text of a message with a short mark where an image or file stands, which a text model cannot see."""
     parts = message.content or ()
-    if not any(isinstance(part, ImagePart | FilePart) for part in parts):
+    if not any(isinstance(part, ImagePart | FilePart | ControlPart) for part in parts):
         return message.text
     marks = {ImagePart: "[image]", FilePart: "[file]"}
-    return "".join(part.text if isinstance(part, TextPart) else marks.get(type(part), "") for part in parts)
+    return "".join(part.text if type(part) is TextPart else marks.get(type(part), "") for part in parts)
+
+
+def control_text(message: Message) -> str:
+    """The text of a message's control parts; "" for whatever was logged."""
+    return "".join(part.text for part in message.content or () if type(part) is ControlPart)

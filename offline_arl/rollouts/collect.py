@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from offline_arl.datasets.return_conditioning import ReturnConditioning
 from offline_arl.environments.protocol import EnvironmentFamily, Task
 from offline_arl.errors import UsageError
+from offline_arl.rollouts.conditioning import TargetReturns, episode_targets
 from offline_arl.rollouts.episode import Episode
 from offline_arl.rollouts.play import EnvironmentFactory, Rollout, Settings
 from offline_arl.rollouts.sampler import Sampler, SamplingConfig
@@ -34,6 +36,8 @@ def collect(
     group_size: int = 1,
     max_live: int = 256,
     policy: str | None = None,
+    conditioning: ReturnConditioning | None = None,
+    target_returns: TargetReturns | None = None,
     progress: Progress | None = None,
 ) -> list[Episode]:
     """Run the sampler's policy in an environment.
@@ -56,20 +60,26 @@ def collect(
         group_size: Attempts at each task.
         max_live: Episodes played at the same time.
         policy: Name of the policy, recorded in the trajectories.
+        conditioning: Of a return-conditioned policy (`load_conditioning` of its folder). Its conditions stand in the
+            tokens of an episode; the trajectory's messages are what the environment said, and its metadata has the
+            `target_return`.
+        target_returns: What the policy is asked for: one number, one a task or one an episode; None is the best return
+            of its training data. The target falls by what the steps earn.
         progress: Called after each round with the number of finished episodes.
 
     Returns:
         The episodes in the order of `tasks`, the attempts at one task next to one another.
 
     Raises:
-        UsageError: `group_size`, `max_live` or the token limits cannot work.
+        UsageError: `group_size`, `max_live`, the token limits or the target returns cannot work.
         TemplateError: `renderer.extend` changed sampled tokens.
     """
     budget = sampler.max_model_len if max_total_tokens is None else max_total_tokens
     _check_limits(budget, sampler.max_model_len, max_tokens_per_step, group_size, max_live)
     factory = environments if callable(environments) else environments.make
     config = SamplingConfig(temperature=temperature, max_tokens=max_tokens_per_step)
-    settings = Settings(renderer, factory, seed, config, budget, policy, group_size)
+    targets = episode_targets(conditioning, target_returns, tasks=len(tasks), group_size=group_size)
+    settings = Settings(renderer, factory, seed, config, budget, policy, group_size, conditioning, targets or ())
     waiting = ((index, task) for index, task in enumerate(task for task in tasks for _ in range(group_size)))
     total = len(tasks) * group_size
     finished: dict[int, Episode] = {}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from offline_arl.datasets.return_conditioning import ReturnConditioning
 from offline_arl.environments.protocol import Environment, StepResult, Task
 from offline_arl.errors import DataError, TemplateError
+from offline_arl.rollouts.conditioning import EpisodeTarget
 from offline_arl.rollouts.episode import Episode
 from offline_arl.rollouts.sampler import Completion, SamplingConfig
 from offline_arl.trajectories.calls import call_problem
@@ -36,6 +38,8 @@ class Settings(NamedTuple):
     max_total_tokens: int
     policy: str | None
     group_size: int
+    conditioning: ReturnConditioning | None = None
+    targets: Sequence[float] = ()  # the return that each episode is asked for, where there is conditioning
 
 
 class Rollout:
@@ -49,7 +53,10 @@ class Rollout:
         self.n_steps = 0
         self.ended = False
         self._settings = settings
+        conditioning = settings.conditioning
+        self._target = None if conditioning is None else EpisodeTarget(conditioning, settings.targets[index])
         self._messages: list[Message] = []
+        self._shown: list[Message] = []  # what the policy reads: the messages, with its conditions in them
         self._tools: list[dict[str, Any]] = []
         self._completions: list[tuple[int, Completion]] = []  # (start in the prompt's own segment, what was sampled)
         self._prompts: list[list[int]] = []  # of each step, kept where each step is a segment
@@ -74,6 +81,8 @@ class Rollout:
             return
         invalid = self._invalid_actions(message, result)
         self._messages[-1] = _with_result(message, result.reward, invalid)
+        if self._target is not None:
+            self._target.earn(self._messages[-1], self._tools)
         self._messages.extend(result.messages)
         self._rewards.append(result.reward)
         self._n_tool_calls += len(message.tool_calls)
@@ -108,8 +117,9 @@ class Rollout:
             self._fail(error)
             return
         self._messages = list(start.messages)
+        self._shown = self._messages[:] if self._target is None else self._target.start(self._messages)
         self._tools = start.tools
-        self.tokens = self._settings.renderer.prompt(self._messages, self._tools)
+        self.tokens = self._settings.renderer.prompt(self._shown, self._tools)
         self._prompt_length = len(self.tokens)
         self._end_if_full()
 
@@ -127,6 +137,7 @@ class Rollout:
             producer=Producer("model", self._settings.policy),
         )
         self._messages.append(message)
+        self._shown.append(message)
 
     def _invalid_actions(self, message: Message, result: StepResult) -> int:
         counted = result.info.get("invalid_actions")
@@ -136,6 +147,9 @@ class Rollout:
 
     def _next_prompt(self, new_messages: list[Message]) -> None:
         renderer = self._settings.renderer
+        if self._target is not None:
+            new_messages = self._target.follow(new_messages)
+        self._shown.extend(new_messages)
         if renderer.prefix_preserving:
             extended = renderer.extend(self.tokens, new_messages, self._tools)
             if extended[: len(self.tokens)] != self.tokens:
@@ -144,7 +158,7 @@ class Rollout:
                     "use a chat template that keeps earlier turns as they are"
                 )
         else:
-            extended = renderer.prompt(self._messages, self._tools)
+            extended = renderer.prompt(self._shown, self._tools)
         self.tokens = extended
         self._end_if_full()
 
@@ -171,7 +185,7 @@ class Rollout:
     def _trajectory(self) -> Trajectory:
         settings = self._settings
         sampled = [completion.token_ids for _, completion in self._completions]
-        identity = [
+        identity: list[Any] = [
             settings.policy,
             settings.seed,
             settings.config.temperature,
@@ -179,6 +193,14 @@ class Rollout:
             self.attempt,
             sampled,
         ]
+        metadata: dict[str, Any] = {
+            "seed": settings.seed,
+            "attempt": self.attempt,
+            "temperature": settings.config.temperature,
+        }
+        if self._target is not None:
+            identity.append(self._target.target)
+            metadata["target_return"] = self._target.target
         digest = hashlib.sha256(msgspec.json.encode([*identity, settings.renderer.fingerprint])).hexdigest()
         return Trajectory(
             trajectory_id=f"rollout-{digest[:32]}",
@@ -193,11 +215,7 @@ class Rollout:
             truncated=self._truncated,
             stop_reason=self._stop_reason,
             outcome=self._outcome,
-            metadata={
-                "seed": settings.seed,
-                "attempt": self.attempt,
-                "temperature": settings.config.temperature,
-            },
+            metadata=metadata,
         )
 
     def _segments(self, trajectory_id: str) -> list[Segment]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count as count_from
 from pathlib import Path
 
 import msgspec
 import polars as pl
 
-from offline_arl.datasets.bc import BCConfig, build_bc
+from offline_arl.datasets.bc import BCConfig, build_bc, return_of_top_fraction
 from offline_arl.datasets.return_conditioned import ReturnConditionedConfig, build_return_conditioned
+from offline_arl.datasets.return_conditioning import fit_conditioning
 from offline_arl.datasets.segments import DatasetManifest, write_manifest
 from offline_arl.datasets.transitions import TransitionsConfig, build_transitions
 from offline_arl.errors import DataError, UsageError
+from offline_arl.models.embeddings import embed_new_tokens
 from offline_arl.models.policy import load_policy, load_tokenizer, save_policy
 from offline_arl.models.tiny import build_tiny_policy, tokenizer_texts, train_tiny_tokenizer
 from offline_arl.rendering import Renderer
 from offline_arl.rendering.history import set_history_steps
+from offline_arl.rendering.return_conditioning import add_return_tokens, require_return_tokens
 from offline_arl.trajectories.lineage import remember_derived
 from offline_arl.trajectories.schema import Trajectory
 from offline_arl.trajectories.segment import Segment
@@ -41,9 +44,13 @@ def initial_policy(config: InitialPolicy, context: StageContext) -> StageOutputs
         texts = (text for trajectory in store.iter_trajectories() for text in tokenizer_texts(trajectory))
         with told_damage(store):
             tokenizer = train_tiny_tokenizer(texts, vocabulary_size=config.vocabulary_size)
+        add_return_tokens(tokenizer, config.return_tokens)
         model = build_tiny_policy(tokenizer, seed=context.integer_seed(), tie_embeddings=config.tie_embeddings)
     else:
         model, tokenizer = load_policy(config.model, config.dtype)
+        added = add_return_tokens(tokenizer, config.return_tokens)
+        if added:
+            embed_new_tokens(model, added, seed=context.integer_seed())
     if config.history_steps is not None:
         set_history_steps(tokenizer, config.history_steps)
     renderer = Renderer(tokenizer)
@@ -87,9 +94,9 @@ def build_dataset(config: Dataset, context: StageContext) -> StageOutputs:
     for name in config.splits:
         if name not in splits:
             raise UsageError(f"{store.path}: no split {name!r}; there are: {', '.join(splits) or 'none'}")
-    trajectories = _counted(context, store, in_split(*config.splits) if config.splits else None)
+    where = in_split(*config.splits) if config.splits else None
     try:
-        manifest = _build(config, trajectories, renderer, context.folder / "dataset")
+        manifest = _build(config, lambda: _counted(context, store, where), renderer, context.folder / "dataset")
     except DataError as error:
         hints = [_too_long(renderer, config)] if renderer.too_long else []
         if "unscored" in str(error):
@@ -124,15 +131,37 @@ def _too_long(renderer: _CountingRenderer, config: Dataset) -> str:
     )
 
 
-def _build(config: Dataset, trajectories: Iterator[Trajectory], renderer: Renderer, folder: Path) -> DatasetManifest:
+def _build(
+    config: Dataset, read: Callable[[], Iterator[Trajectory]], renderer: Renderer, folder: Path
+) -> DatasetManifest:
+    if config.form == "return_conditioned":
+        return _build_return_conditioned(config, read, renderer, folder)
+    trajectories = read()
     if config.form == "transitions":
         transitions = TransitionsConfig(rewards=config.rewards, max_tokens=config.max_tokens)
         return build_transitions(trajectories, renderer, folder, config=transitions)
-    if config.form == "return_conditioned":
-        returns = ReturnConditionedConfig(rewards=config.rewards, max_tokens=config.max_tokens)
-        return build_return_conditioned(trajectories, renderer, folder, config=returns)
     cloning = BCConfig(only_successes=config.form == "filtered_bc", max_tokens=config.max_tokens)
+    if config.top_fraction is not None:
+        border = return_of_top_fraction(read(), fraction=config.top_fraction, rewards=config.rewards)
+        cloning = BCConfig(min_return=border, rewards=config.rewards, max_tokens=config.max_tokens)
     return build_bc(trajectories, renderer, folder, config=cloning)
+
+
+def _build_return_conditioned(
+    config: Dataset, read: Callable[[], Iterator[Trajectory]], renderer: Renderer, folder: Path
+) -> DatasetManifest:
+    """Two passes over the store: the returns first, which need no rendering, then the segments."""
+    wanted = config.conditioning
+    if wanted.scope == "trajectory" and renderer.history_steps is not None:
+        raise UsageError(
+            "the policy sees a window of its history (history_steps), which a return before the first step soon leaves; "
+            "set conditioning.scope: step"
+        )
+    fitted = fit_conditioning(read(), rewards=config.rewards, config=wanted)
+    if wanted.form == "quantile_tokens":
+        require_return_tokens(renderer.tokenizer, fitted.writer.levels)
+    settings = ReturnConditionedConfig(return_conditioning=fitted, max_tokens=config.max_tokens)
+    return build_return_conditioned(read(), renderer, folder, config=settings)
 
 
 def _splits(store: Store) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from offline_arl.rendering.return_conditioning import MAX_LEVELS, ConditioningConfig
 from offline_arl.rewards.components import RewardConfig
 from offline_arl.workflows.stages.base import Artifact, Dtype, InputFile, Ref, Stage
 
@@ -50,6 +51,9 @@ class InitialPolicy(Stage):
     `history_steps`: the policy's prompts show the system prompt and the current observation behind so many past steps,
     for tasks whose observations are states; None shows the whole chat. It is kept in the policy's tokenizer, so that
     the datasets, policies and values made from this one agree.
+
+    `return_tokens`: tokens for classes of returns that are added to the tokenizer and the model, for datasets whose
+    `conditioning.form` is quantile_tokens.
     """
 
     kind: Literal["initial_policy"]
@@ -58,6 +62,7 @@ class InitialPolicy(Stage):
     vocabulary_size: int = Field(1024, ge=300)
     tie_embeddings: bool = True
     history_steps: int | None = Field(None, ge=0)
+    return_tokens: int = Field(0, ge=0, le=MAX_LEVELS)
     dtype: Dtype = "float32"
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
@@ -67,6 +72,8 @@ class Dataset(Stage):
     """Tokenize the store into segments with exact action masks, for the tokenizer of `policy`.
 
     `splits`: only the trajectories of these splits of the store; all trajectories where there are none.
+    `top_fraction`: the form filtered_bc keeps this part of the attempts, those with the highest returns under
+    `rewards`, in place of the successes; 0.1 is the usual 10 % BC.
     """
 
     kind: Literal["dataset"]
@@ -76,6 +83,14 @@ class Dataset(Stage):
     splits: tuple[str, ...] = ()
     max_tokens: int | None = Field(1024, ge=16)  # of a segment; None: no bound
     rewards: RewardConfig = RewardConfig()
+    top_fraction: float | None = Field(None, gt=0, le=1)
+    conditioning: ConditioningConfig = ConditioningConfig()  # of the form return_conditioned
 
     produces: ClassVar[tuple[Artifact, ...]] = ("dataset",)
     seeded: ClassVar[bool] = False
+
+    @model_validator(mode="after")
+    def _check_form(self) -> Dataset:
+        if self.top_fraction is not None and self.form != "filtered_bc":
+            raise ValueError(f"top_fraction goes with the form filtered_bc, not {self.form}")
+        return self

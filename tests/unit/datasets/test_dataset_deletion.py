@@ -23,12 +23,23 @@ from offline_arl.datasets import (
     segments,
 )
 from offline_arl.datasets.deletion import remove_trajectories, rows_by_trajectory
+from offline_arl.datasets.return_conditioning import ReturnConditioning, TrainingReturns
 from offline_arl.datasets.segments import DatasetManifest, write_manifest
 from offline_arl.errors import DataError
 from offline_arl.rendering import Renderer
+from offline_arl.rendering.return_conditioning import ConditioningConfig
+from offline_arl.rewards.components import RewardConfig
 from offline_arl.trajectories.lineage import StoreReference
 from offline_arl.trajectories.schema import Trajectory
 
+CONDITIONING = ReturnConditioning(  # the same with and without the attempts that go
+    conditioning=ConditioningConfig(),
+    rewards=RewardConfig(),
+    edges=(0.5,),
+    class_counts=(1, 1),
+    returns=TrainingReturns(attempts=2, minimum=0, maximum=1, mean=0.5, deciles=(0,) * 6 + (1,) * 5),
+    default_target=1,
+)
 Build = Callable[[list[Trajectory], Renderer, Path], DatasetManifest]
 BUILDERS: dict[str, Build] = {
     "bc": lambda trajectories, renderer, path: build_bc(trajectories, renderer, path, config=BCConfig(max_tokens=260)),
@@ -36,7 +47,7 @@ BUILDERS: dict[str, Build] = {
         trajectories, renderer, path, config=TransitionsConfig()
     ),
     "return_conditioned": lambda trajectories, renderer, path: build_return_conditioned(
-        trajectories, renderer, path, config=ReturnConditionedConfig()
+        trajectories, renderer, path, config=ReturnConditionedConfig(return_conditioning=CONDITIONING)
     ),
 }
 
