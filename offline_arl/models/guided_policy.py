@@ -48,6 +48,15 @@ def load_value_guidance(policy: str | Path) -> ValueGuidance:
     return ValueGuidance(load_token_heads(Path(policy) / HEADS_FOLDER), config)
 
 
+def architecture(policy: str | Path) -> str:
+    """The architecture that config.json names, which a server goes by.
+
+    Raises:
+        DataError: The file is missing or names none.
+    """
+    return str(_settings(Path(policy))["architectures"][0])
+
+
 def save_value_guided_policy(
     behavior: str | Path, heads: TokenValueHeads, config: GuidanceConfig, output: str | Path
 ) -> None:
@@ -61,7 +70,8 @@ def save_value_guided_policy(
     if is_value_guided(behavior):
         raise UsageError(f"{behavior}: is guided by values already; give the behavior policy")
     check_heads_fit(heads, behavior)
-    settings = _guided_settings(behavior)
+    settings = _settings(behavior)
+    settings["architectures"] = [f"{ARCHITECTURE_PREFIX}{name}" for name in settings["architectures"]]
     ValueGuidance(heads, config)  # refuses a support outside the vocabulary
     temporary = output.parent / f".{output.name}.{uuid.uuid4().hex[:8]}.tmp"
     try:
@@ -97,11 +107,13 @@ def check_heads_fit(heads: TokenValueHeads, policy: str | Path) -> None:
         )
 
 
-def _guided_settings(behavior: Path) -> dict[str, Any]:
-    """The content of config.json, with the architecture of a guided policy."""
-    path = behavior / "config.json"
-    settings: dict[str, Any] = json.loads(path.read_text())
+def _settings(policy: Path) -> dict[str, Any]:
+    """The content of config.json."""
+    path = policy / "config.json"
+    try:
+        settings: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); give a folder that save_pretrained wrote") from error
     if not settings.get("architectures"):
         raise DataError(f"{path}: names no architecture; give a folder that save_pretrained wrote")
-    settings["architectures"] = [f"{ARCHITECTURE_PREFIX}{name}" for name in settings["architectures"]]
     return settings

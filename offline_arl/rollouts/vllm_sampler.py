@@ -32,6 +32,8 @@ class VllmSampler:
     Prompts and completions are token ids; the engine has no tokenizer. `logprobs_mode` is "processed_logprobs", so
     logprobs are those of the tempered distribution that was sampled from. Chunked prefill is off: vLLM's CPU
     backend cannot rewind the seeded generator of a request whose prompt is cut at a batch boundary.
+
+    A value-guided policy is sampled as such (`vllm_guidance`): draws and logprobs are those of the guided distribution.
     """
 
     backend = "vllm"
@@ -94,6 +96,7 @@ class VllmSampler:
                 engine_args["block_size"] = 32
             else:
                 engine_args["gpu_memory_utilization"] = gpu_memory_utilization
+            _register_guided(model_path)
             try:
                 self._engine: vllm.LLM | None = self._vllm.LLM(**engine_args)
             except (OSError, ValueError) as error:
@@ -155,6 +158,16 @@ class VllmSampler:
         if self._engine is None:
             raise UsageError("this VllmSampler is closed; make a new one")
         return self._engine
+
+
+def _register_guided(model_path: str | Path) -> None:
+    """Make the architecture of a value-guided policy known to vLLM in this process."""
+    from offline_arl.models.guided_policy import architecture, is_value_guided
+
+    if is_value_guided(model_path):
+        from offline_arl.rollouts.vllm_guidance import register_architecture
+
+        register_architecture(architecture(model_path))
 
 
 def _completion(output: Any) -> Completion:
