@@ -1,4 +1,4 @@
-"""Commands about environments: env check, env audit."""
+"""Commands about environments: env tasks, env check, env audit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offline_arl.cli.options import Json, Seed, example, path
+from offline_arl.cli.options import Json, Out, Seed, Store, example, path
 from offline_arl.cli.output import Output, table
 
 if TYPE_CHECKING:
@@ -21,9 +21,36 @@ _SHOWN = 20
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(no_args_is_help=True, help="Check environments, their judges and audit trails.")
+    group.command(epilog=example("offline-arl env tasks --store runs/store --output runs/tasks"))(tasks)
     group.command(epilog=example("offline-arl env check support_desk --tasks 200"))(check)
     group.command(epilog=example("offline-arl env audit runs/audit.jsonl"))(audit)
     app.add_typer(group, name="env")
+
+
+def tasks(
+    store: Store,
+    output: Out,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only trajectories of this split; all without it. Repeat for several."),
+    ] = None,
+    writes: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOOL", help="A tool that changes something; without it all count. Repeat for several."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make an environment of logs: recorded tool calls answer with what they answered then.
+
+    Use it as the environment replay:OUTPUT.
+    """
+    from offline_arl.workflows.environments import build_replay_tasks
+
+    with Output(as_json=json) as out:
+        made = build_replay_tasks(store, output, splits=split or (), writes=writes or ())
+        excluded = "".join(f", {count} left out ({reason})" for reason, count in made["excluded"].items())
+        text = f"{made['tasks']} tasks from {made['recordings']} recordings{excluded}; the environment replay:{output}"
+        out.finish(made, lambda console: console.print(text, markup=False))
 
 
 def check(
@@ -50,6 +77,9 @@ def _draw(console: Console, report: CheckReport) -> None:
         table(console, ["task", "example", "problem"], rows)
         if len(report.problems) > _SHOWN:
             console.print(f"and {len(report.problems) - _SHOWN} more")
+    for name, count in report.without.items():
+        if count:
+            console.print(f"{count} tasks have no example of {name}: their judge was not checked for it")
     console.print(
         f"{report.environment}: {report.tasks} tasks, {report.examples} examples, {len(report.problems)} problems"
     )

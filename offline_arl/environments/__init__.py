@@ -9,6 +9,7 @@ from offline_arl.environments.protocol import Environment, EnvironmentFamily, Ep
 from offline_arl.errors import UsageError
 
 ENTRY_POINT_GROUP = "offline_arl.environments"
+_REPLAY = "replay:"
 _OWN = {  # found without an installation's metadata, which may be older than the code
     "support_desk": "offline_arl.environments.support_desk",
     "random_walks": "offline_arl.environments.probes.random_walks",
@@ -21,17 +22,22 @@ __all__ = ["Environment", "EnvironmentFamily", "EpisodeStart", "StepResult", "Ta
 
 
 def load(name: str) -> EnvironmentFamily:
-    """The environment family called `name`.
+    """The environment family called `name`; `replay:FOLDER` is that of replay tasks (see `environments.replay`).
 
     Raises:
         UsageError: There is none; the message lists those there are.
+        DataError: The folder holds no replay tasks.
     """
+    if name.startswith(_REPLAY):
+        from offline_arl.environments.replay.family import ReplayFamily
+
+        return ReplayFamily(name.removeprefix(_REPLAY))
     if name in _OWN:
         own: EnvironmentFamily = import_module(_OWN[name]).family
         return own
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in found:
-        known = ", ".join(sorted({*_OWN, *found}))
+        known = ", ".join([*sorted({*_OWN, *found}), f"{_REPLAY}FOLDER"])
         raise UsageError(f"unknown environment {name!r}; available: {known}")
     loaded: EnvironmentFamily = found[name].load()
     return loaded

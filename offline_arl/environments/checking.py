@@ -21,12 +21,17 @@ class Problem:
 
 @dataclass
 class CheckReport:
-    """What a check found. `tasks` were checked; `examples` counts the episodes that were played."""
+    """What a check found.
+
+    `tasks` were checked; `examples` counts the examples that were played, `without` the tasks that have none of success
+    or of failure: their judge was checked from one side only.
+    """
 
     environment: str
     tasks: int = 0
     examples: int = 0
     problems: list[Problem] = field(default_factory=list)
+    without: dict[str, int] = field(default_factory=lambda: {"success": 0, "failure": 0})
 
 
 def check(family: EnvironmentFamily, tasks: Sequence[Task]) -> CheckReport:
@@ -61,6 +66,9 @@ def check(family: EnvironmentFamily, tasks: Sequence[Task]) -> CheckReport:
             report.problems.append(Problem(task.task_id, "", f"examples fail with {_told(error)}"))
             continue
         for name, messages, wanted in (("success", examples.success, True), ("failure", examples.failure, False)):
+            if messages is None:
+                report.without[name] += 1
+                continue
             report.examples += 1
             text = _problem_of(family, task, messages, wanted)
             if text is not None:

@@ -104,10 +104,10 @@ class Reversible(Protocol):
 
 
 class Examples(NamedTuple):
-    """Assistant messages that play an episode: one way to succeed, and one to fail."""
+    """Assistant messages that play an episode: one way to succeed, and one to fail; None where none is known."""
 
-    success: Sequence[Message]
-    failure: Sequence[Message]
+    success: Sequence[Message] | None
+    failure: Sequence[Message] | None
 
 
 @runtime_checkable

@@ -1,15 +1,19 @@
-"""Looking after environments: what there is, whether judges judge rightly, whether audit trails are whole."""
+"""Looking after environments: whether judges judge rightly, whether audit trails are whole, tasks made of logs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from offline_arl import environments
 from offline_arl.environments.audit import verify
 from offline_arl.environments.checking import CheckReport, check
-
-__all__ = ["CheckReport", "check_environment", "verify_audit_trail"]
+from offline_arl.environments.replay.family import write_tasks
+from offline_arl.trajectories.lineage import remember_derived
+from offline_arl.trajectories.select import in_split
+from offline_arl.workflows.single import new_folder
+from offline_arl.workflows.stores import reading
 
 
 def check_environment(name: str, *, tasks: int = 100, seed: int = 0) -> CheckReport:
@@ -40,3 +44,36 @@ def verify_audit_trail(path: str | Path, *, last_hash: str | None = None) -> dic
     """
     found = verify(path, last_hash=last_hash)
     return {"entries": found.entries, "last_hash": found.last_hash}
+
+
+def build_replay_tasks(
+    store: str | Path, output: str | Path, *, splits: Sequence[str] = (), writes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Make replay tasks of a store's trajectories: an environment that answers from logs (`environments.replay`).
+
+    Args:
+        store: Folder of the store. Its splits are kept; a store that is not split is split by the hash of the tasks.
+        output: Folder to make.
+        splits: Only the trajectories of these splits; all where none is named.
+        writes: Tools that change something. Without them, all calls count when an episode that was never recorded is
+            judged.
+
+    Returns:
+        `output`, `recordings`, `tasks` and `excluded`.
+
+    Raises:
+        DataError: The store is damaged, or holds nothing that can be replayed.
+        UsageError: `output` is not empty.
+    """
+    where = in_split(*splits) if splits else None
+    with reading(store) as opened, new_folder(output) as work:
+        split_of = dict(opened.trajectories.select("trajectory_id", "split").collect().iter_rows())
+        lineage = remember_derived(Path(store), "export", Path(output))
+        trajectories = ((item, split_of.get(item.trajectory_id)) for item in opened.iter_trajectories(where))
+        manifest = write_tasks(trajectories, work, writes=writes or None, lineage=lineage)
+    return {
+        "output": str(output),
+        "recordings": manifest.recordings,
+        "tasks": manifest.tasks,
+        "excluded": manifest.excluded,
+    }
