@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from offline_arl import environments
+from offline_arl.datasets.return_conditioning import ReturnConditioning, load_conditioning
 from offline_arl.environments.protocol import EnvironmentFamily, Task
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.evaluation.policy import evaluate as measure
@@ -23,19 +26,23 @@ from offline_arl.rollouts.weights import model_weights
 from offline_arl.trajectories.store import Store, open_store
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import Evaluate
+from offline_arl.workflows.target_returns import Target, calibration_curve, targets_for
 
 _MODES = {"": 0.0, "_sampled": 1.0}  # suffix of the measure's name -> temperature
 EPISODES_NAME = "episodes.parquet"
+CALIBRATION_NAME = "calibration.parquet"
 
 
 def evaluate(config: Evaluate, context: StageContext) -> StageOutputs:
     """Measure policies and write `episodes.parquet` (one row an episode) and a store of all episodes.
 
     Metrics are `measure/policy` for greedy episodes and `measure_sampled/policy` at temperature 1;
-    `success_gain/b-a` is the paired difference between neighbors in the list of policies.
+    `success_gain/b-a` is the paired difference between neighbors in the list of policies. Return-conditioned policies
+    add `achieved_return/policy/target` for each number that they are asked for, and `calibration_error/policy`; their
+    episodes under other targets than the first are in `calibration.parquet`.
 
     Raises:
-        UsageError: A policy cannot be loaded.
+        UsageError: A policy cannot be loaded, or the environment has no targets of its own where they are wanted.
         DataError: The harness failed in every episode of a policy.
     """
     family = environments.load(config.environment)
@@ -46,26 +53,42 @@ def evaluate(config: Evaluate, context: StageContext) -> StageOutputs:
         records = list(open_store(context.path(config.store, "store")).iter_trajectories())
         metrics.update(_named(measure(records, generator=context.generator("behavior")), "", "behavior"))
     played: dict[tuple[str, str], list[Episode]] = {}
+    asked: dict[tuple[str, str], list[Episode]] = {}  # episodes under further targets
+    notes: list[str] = []
     players = _Players(config)
     try:
         for index, policy in enumerate(config.policies):
-            sampler, renderer = players.player(context.path(policy, "policy"))
+            player = players.player(context.path(policy, "policy"))
+            targets = [] if player.conditioning is None else targets_for(config, player.conditioning, family, tasks)
+            notes += [f"{policy} is asked for a return of {targets[0].label}"] if targets else []
             for suffix, temperature in modes.items():
                 context.progress(f"{policy}{suffix}", index, len(config.policies))
-                episodes = _play(family, tasks, sampler, renderer, config, context, policy, temperature)
-                played[policy, suffix] = episodes
-                measured = measure(episodes, generator=context.generator(f"{policy}{suffix}"))
-                metrics.update(_named(measured, suffix, policy))
+                play = partial(_play, family, tasks, player, config, context, policy, temperature)
+                runs = [play(target) for target in targets] or [play(None)]
+                played[policy, suffix], asked[policy, suffix] = runs[0], list(chain(*runs[1:]))
+                generator = context.generator(f"{policy}{suffix}")
+                metrics.update(_named(measure(runs[0], generator=generator), suffix, policy))
+                if player.conditioning is not None:
+                    curve = calibration_curve(targets, runs, player.conditioning.rewards, generator=generator)
+                    metrics.update(_named(curve, suffix, policy))
         backend = players.backend
     finally:
         players.close()
     metrics.update(_gains(config.policies, modes, played, context))
-    _write(played, context.folder)
+    _write(played, asked, context.folder)
     return StageOutputs(
         metrics=metrics,
-        notes=(f"{len(tasks)} {config.split} tasks of {config.environment}, rollouts by {backend}",),
+        notes=(f"{len(tasks)} {config.split} tasks of {config.environment}, rollouts by {backend}", *notes),
         backend=backend,
     )
+
+
+class _Player(NamedTuple):
+    """A policy, ready to act."""
+
+    sampler: Sampler
+    renderer: Renderer
+    conditioning: ReturnConditioning | None
 
 
 class _Players:
@@ -81,15 +104,15 @@ class _Players:
         """Of the engine in use."""
         return None if self._sampler is None else self._sampler.backend
 
-    def player(self, path: Path) -> tuple[Sampler, Renderer]:
-        """A sampler that holds the weights at `path`, and the renderer of its tokenizer."""
+    def player(self, path: Path) -> _Player:
+        """A sampler that holds the weights at `path`, the renderer of its tokenizer, and how it reads returns."""
         model, tokenizer = load_policy(path, self._config.dtype)
         renderer = Renderer(tokenizer)
         shape = {name: value for name, value in model.config.to_dict().items() if not name.startswith("_")}
         key = (renderer.fingerprint, repr(sorted(shape.items())))
         if self._sampler is not None and key == self._key:
             self._sampler.load_weights(model_weights(model))
-            return self._sampler, renderer
+            return _Player(self._sampler, renderer, load_conditioning(path))
         self.close()
         self._key = key
         self._sampler = make_sampler(
@@ -99,7 +122,7 @@ class _Players:
             max_model_len=self._config.max_total_tokens,
             dtype=self._config.dtype,
         )
-        return self._sampler, renderer
+        return _Player(self._sampler, renderer, load_conditioning(path))
 
     def close(self) -> None:
         """Free the engine."""
@@ -111,22 +134,24 @@ class _Players:
 def _play(
     family: EnvironmentFamily,
     tasks: Sequence[Task],
-    sampler: Sampler,
-    renderer: Renderer,
+    player: _Player,
     config: Evaluate,
     context: StageContext,
     policy: str,
     temperature: float,
+    target: Target | None,
 ) -> list[Episode]:
     return collect(
         family,
         tasks,
-        sampler,
-        renderer,
+        player.sampler,
+        player.renderer,
         temperature=temperature,
         max_tokens_per_step=config.max_tokens_per_step,
         seed=context.integer_seed("episodes"),
         policy=f"{policy}-{'greedy' if temperature == 0 else 'sampled'}",
+        conditioning=player.conditioning,
+        target_returns=None if target is None else target.per_task,
     )
 
 
@@ -155,9 +180,21 @@ def _gains(
     }
 
 
-def _write(played: Mapping[tuple[str, str], list[Episode]], folder: Path) -> None:
+def _write(
+    played: Mapping[tuple[str, str], list[Episode]], asked: Mapping[tuple[str, str], list[Episode]], folder: Path
+) -> None:
     """One row an episode, for paired tests across runs, and the episodes themselves as trajectories."""
-    rows = [
+    _table(played).write_parquet(folder / EPISODES_NAME)
+    if any(asked.values()):
+        _table(asked).write_parquet(folder / CALIBRATION_NAME)
+    with Store.create(folder / "store").writer() as writer:
+        for episodes in (*played.values(), *asked.values()):
+            for episode in episodes:
+                writer.add(episode.trajectory)
+
+
+def _table(played: Mapping[tuple[str, str], list[Episode]]) -> pl.DataFrame:
+    rows: list[dict[str, Any]] = [
         {
             "policy": policy,
             "sampled": bool(suffix),
@@ -165,6 +202,7 @@ def _write(played: Mapping[tuple[str, str], list[Episode]], folder: Path) -> Non
             "task_type": episode.task.task_type,
             "success": episode.success,
             "return": episode.total_reward,
+            "target_return": episode.trajectory.metadata.get("target_return"),
             "steps": episode.n_steps,
             "invalid_actions": episode.n_invalid,
             "trajectory_id": episode.trajectory.trajectory_id,
@@ -172,8 +210,7 @@ def _write(played: Mapping[tuple[str, str], list[Episode]], folder: Path) -> Non
         for (policy, suffix), episodes in played.items()
         for episode in episodes
     ]
-    pl.DataFrame(rows).write_parquet(folder / EPISODES_NAME)
-    with Store.create(folder / "store").writer() as writer:
-        for episodes in played.values():
-            for episode in episodes:
-                writer.add(episode.trajectory)
+    # Columns that may be null in all rows have a type all the same: tables of several runs are put together.
+    return pl.DataFrame(
+        rows, schema_overrides={"success": pl.Boolean, "return": pl.Float64, "target_return": pl.Float64}
+    )

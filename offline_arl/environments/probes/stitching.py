@@ -31,6 +31,7 @@ from offline_arl.environments.probes.dynamic_programming import FloatArray, Tabu
 from offline_arl.environments.probes.environment import Move, Probe
 from offline_arl.environments.probes.family import Behavior, ProbeFamily, Start
 from offline_arl.environments.probes.grid import ACTIONS, OPPOSITE, Grid
+from offline_arl.environments.protocol import Task
 
 MAP = Grid("""
 ####.####
@@ -105,6 +106,10 @@ class StitchingFamily(ProbeFamily):
         """The six starts, west and east in turn; the side is the task type."""
         cells = [cell for pair in zip(WEST, EAST, strict=True) for cell in pair]
         return [Start(cell, side(cell), {"start": cell}) for cell in cells]
+
+    def target_return(self, task: Task) -> float:
+        """What a return-conditioned policy is asked for: the best logged return from the task's start."""
+        return best_logged_return(str(task.payload["start"]))
 
     def behavior(self, start: Start, generator: np.random.Generator) -> Behavior:
         """Goes to one of the places that agents of its side go to, with some hesitation on the way."""

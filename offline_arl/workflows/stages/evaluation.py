@@ -9,6 +9,8 @@ from pydantic import Field, field_validator
 
 from offline_arl.workflows.stages.base import Dtype, Ref, Stage
 
+TargetReturn = Literal["best", "task"] | float
+
 _POLICY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -16,6 +18,10 @@ class Evaluate(Stage):
     """Success, steps, tool-call accuracy and invalid actions of policies on tasks that no training saw.
 
     The names of the stages in `policies` are the policies' names in the metrics (`success/bc`).
+
+    `target_returns`: what return-conditioned policies are asked for: a number; "best", the best return of their
+    training data; "task", what the environment says for each task. Of several, the first gives the policy's figures
+    and all numbers together its calibration curve (`achieved_return/dt/0.5`).
     """
 
     kind: Literal["evaluate"]
@@ -30,6 +36,21 @@ class Evaluate(Stage):
     max_tokens_per_step: int = Field(64, ge=1)
     max_total_tokens: int = Field(1024, ge=16)  # of an episode
     dtype: Dtype = "float32"
+    target_returns: tuple[TargetReturn, ...] | TargetReturn = "best"
+
+    @property
+    def targets(self) -> tuple[TargetReturn, ...]:
+        """The target returns as a list."""
+        return self.target_returns if isinstance(self.target_returns, tuple) else (self.target_returns,)
+
+    @field_validator("target_returns")
+    @classmethod
+    def _check_targets(
+        cls, targets: tuple[TargetReturn, ...] | TargetReturn
+    ) -> tuple[TargetReturn, ...] | TargetReturn:
+        if targets == ():
+            raise ValueError("is empty; give a number, best or task")
+        return targets
 
     @field_validator("policies")
     @classmethod
