@@ -14,11 +14,16 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 CHECKED = [
     "offline_arl.objectives",
     "offline_arl.datasets.collate",
+    "offline_arl.models.feature_cache",
     "offline_arl.models.features",
     "offline_arl.models.policy",
     "offline_arl.models.token_heads",
     "offline_arl.models.value_heads",
+    "offline_arl.trainers.candidates",
+    "offline_arl.trainers.extraction",
+    "offline_arl.trainers.transitions",
     "offline_arl.trainers.value",
+    "offline_arl.trainers.value_learners",
 ]
 
 sys.path.insert(0, str(Path(__file__).parent))

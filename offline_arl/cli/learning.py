@@ -25,6 +25,8 @@ class DatasetKind(StrEnum):
     BC = "bc"
     TRANSITIONS = "transitions"
     RETURN_CONDITIONED = "return-conditioned"
+    PAIRS = "pairs"
+    UNPAIRED = "unpaired"
 
 
 class Algorithm(StrEnum):
@@ -32,8 +34,13 @@ class Algorithm(StrEnum):
 
     BC = "bc"
     FILTERED_BC = "filtered_bc"
+    DT = "dt"
     IQL_VALUES = "iql_values"
+    CQL_VALUES = "cql_values"
+    BEHAVIOR_VALUES = "behavior_values"
     IQL = "iql"
+    CQL = "cql"
+    AWR = "awr"
 
 
 def register(app: typer.Typer) -> None:
@@ -66,11 +73,14 @@ def build(
         list[str] | None,
         typer.Option(metavar="NAME", help="Only trajectories of this split; all without it. Repeat for several."),
     ] = None,
+    values: Annotated[
+        Path | None, typer.Option(help="Value heads that tell further pairs (kind pairs alone).", parser=path)
+    ] = None,
     settings: Settings = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Turn a store into a dataset of token segments with exact action masks.
+    """Turn a store into a dataset of token segments, pairs or labeled answers, with exact action masks.
 
     With the tiny model, the policy that fits the dataset is written to OUTPUT/policy.
     """
@@ -81,6 +91,8 @@ def build(
         if kind is not DatasetKind.BC:
             raise UsageError("--only-successes goes with the kind bc alone")
         form = "filtered_bc"
+    if values is not None and kind is not DatasetKind.PAIRS:
+        raise UsageError("--values goes with the kind pairs alone")
     with Output(as_json=json) as out, out.progress() as progress:
         outputs = build_from_store(
             store,
@@ -88,6 +100,7 @@ def build(
             form=form,
             model=model,
             splits=split or (),
+            values=values,
             overrides=settings or (),
             seed=seed,
             progress=progress,

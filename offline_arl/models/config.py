@@ -18,4 +18,3 @@ class FeatureConfig(BaseModel):
     layers: tuple[int, ...] = Field(default=(-1,), min_length=1)
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     tokens_per_batch: PositiveInt = 8_192
-    rows_per_shard: PositiveInt = 65_536

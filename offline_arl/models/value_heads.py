@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -55,6 +56,28 @@ class Ensemble(nn.Module):
         return values.squeeze(-1)
 
 
+class _Moments:
+    """Mean and standard deviation of rows that come in pieces, by the parallel update of Chan et al. 1979."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._mean = self._squares = torch.zeros((), dtype=torch.float64)
+
+    def add(self, rows: Tensor) -> None:
+        rows = rows.double()
+        mean = rows.mean(dim=0)
+        total = self._rows + len(rows)
+        difference = mean - self._mean
+        self._squares = (
+            self._squares + (rows - mean).square().sum(dim=0) + difference.square() * (self._rows * len(rows) / total)
+        )
+        self._mean = self._mean + difference * (len(rows) / total)
+        self._rows = total
+
+    def mean_and_scale(self) -> tuple[Tensor, Tensor]:
+        return self._mean, (self._squares / self._rows).sqrt()
+
+
 class ValueHeads(nn.Module):
     """Twin critics and a value function on features of steps.
 
@@ -80,11 +103,20 @@ class ValueHeads(nn.Module):
             self.register_buffer(f"{name}_mean", torch.zeros(size))
             self.register_buffer(f"{name}_scale", torch.ones(size))
 
-    def set_normalization(self, states: Float[Tensor, "N S"], actions: Float[Tensor, "N A"]) -> None:
-        """Take mean and scale of the features from training data."""
-        for name, features in (("state", states), ("action", actions)):
-            getattr(self, f"{name}_mean").copy_(features.mean(dim=0))
-            getattr(self, f"{name}_scale").copy_(features.std(dim=0, unbiased=False).clamp_min(1e-3))
+    def set_normalization(self, pieces: Iterable[tuple[Float[Tensor, "n S"], Float[Tensor, "n A"]]]) -> None:
+        """Take mean and scale of the features from training data.
+
+        Args:
+            pieces: (states, actions) of some rows each, gone through once; at least one row.
+        """
+        moments = [_Moments(), _Moments()]
+        for piece in pieces:
+            for part, features in zip(moments, piece, strict=True):
+                part.add(features)
+        for name, part in zip(("state", "action"), moments, strict=True):
+            mean, scale = part.mean_and_scale()
+            getattr(self, f"{name}_mean").copy_(mean)
+            getattr(self, f"{name}_scale").copy_(scale.clamp_min(1e-3))
 
     def q(self, states: Float[Tensor, "N S"], actions: Float[Tensor, "N A"]) -> Float[Tensor, "2 N"]:
         """Q(s, a) of each critic, in units of return."""

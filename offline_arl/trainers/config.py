@@ -8,36 +8,46 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegative
 
 
 class WeightedBCConfig(BaseModel):
-    """How to clone. One update sees about `tokens_per_batch * gradient_accumulation_steps` padded tokens."""
+    """How to clone. One update sees about `tokens_per_batch * gradient_accumulation_steps` padded tokens, on one
+    process or many: processes share an update out among them.
+
+    `precision`: bfloat16 computes in bfloat16 and keeps weights and optimizer in the type that they are loaded in.
+    `packing` puts several segments in one row instead of padding, where that is exact for the model; it takes the
+    place of `share_prefix`. `report_to` needs the package of each tracker.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    epochs: PositiveFloat = 3.0
+    epochs: float = Field(default=3.0, gt=0, le=100_000)
     max_steps: PositiveInt | None = None  # updates; None: as many as the epochs give
     tokens_per_batch: PositiveInt = 2_048
-    gradient_accumulation_steps: PositiveInt = 1
+    gradient_accumulation_steps: int = Field(default=1, ge=1, le=65_536)
     optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for small policies trained from scratch
-    learning_rate: PositiveFloat = 1e-3
+    learning_rate: float = Field(default=1e-3, gt=0, le=1)
     schedule: Literal["linear", "cosine", "constant_with_warmup"] = "cosine"
     warmup_fraction: float = Field(default=0.05, ge=0, lt=1)
-    weight_decay: NonNegativeFloat = 0.01
+    weight_decay: float = Field(default=0.01, ge=0, lt=1)
     adam_beta2: float = Field(default=0.98, gt=0, lt=1)
     max_gradient_norm: PositiveFloat = 1.0
     precision: Literal["float32", "bfloat16"] = "float32"
     share_prefix: bool = True  # encode the prompt that a batch has in common once
+    packing: bool = False
     gradient_checkpointing: bool = False
-    lora_rank: PositiveInt | None = None  # None: train all weights
+    lora_rank: int | None = Field(default=None, ge=1, le=4_096)  # None: train all weights
     lora_alpha: PositiveFloat = 32.0
-    save_steps: PositiveInt | None = None  # None: no checkpoint before the end
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    save_steps: PositiveInt | None = None  # updates between checkpoints to resume from; None: none
     logging_steps: PositiveInt = 20
-    progress: bool = False
+    progress: bool = False  # a bar on standard error
+    report_to: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = ()
+    project: str = "offline_arl"  # of the trackers that have projects
 
 
-class IQLConfig(BaseModel):
-    """Implicit Q-learning. Defaults follow the paper where it has one, but for `target_update_rate`.
+class ValueConfig(BaseModel):
+    """What step-level value training has in common: twin critics Q and a value function V on cached features.
 
     `target_update_rate`: the target critics lag about 1 / rate updates behind, and a reward needs that long to move
-    back by one step, so `steps * target_update_rate` must well exceed the steps of a trajectory. The paper's 0.005
+    back by one step, so `steps * target_update_rate` must well exceed the steps of a trajectory. The IQL paper's 0.005
     goes with a million updates; small datasets are done in a few thousand.
 
     `truncation`: "bootstrap" takes the value of the state after a truncated attempt's last step, as for a task that
@@ -46,7 +56,6 @@ class IQLConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    expectile: float = Field(default=0.7, gt=0, lt=1)
     discount: float = Field(default=0.99, ge=0, le=1)
     target_update_rate: float = Field(default=0.02, gt=0, le=1)
     truncation: Literal["bootstrap", "terminal"] = "bootstrap"
@@ -60,6 +69,39 @@ class IQLConfig(BaseModel):
     layer_norm: bool = True
     holdout_fraction: float = Field(default=0.1, ge=0, lt=1)  # of tasks, for diagnostics
     log_every: PositiveInt = 250
+
+
+class IQLConfig(ValueConfig):
+    """Implicit Q-learning: V is an upper expectile of Q over the logged actions, the critics' targets read V."""
+
+    expectile: float = Field(default=0.7, gt=0, lt=1)
+
+
+class CQLConfig(ValueConfig):
+    """Conservative Q-learning over candidate actions: all that the logs did in the very same state.
+
+    The critics' targets are double Q-learning over the candidates of the next state. `conservative_weight` pulls the
+    critics of candidates other than the logged action down; 0 leaves Q-learning on the support of the data.
+    `calibrated` (Cal-QL) pulls none below what the logged attempt really earned. V is the mean of Q over the logged
+    actions; the targets read it only where no candidate is known.
+
+    The weight and the temperature are in units of return: with returns between 0 and 1 a weight of 1 moves Q by up to
+    half a success.
+    """
+
+    conservative_weight: NonNegativeFloat = 0.1
+    conservative_temperature: PositiveFloat = 1.0
+    calibrated: bool = False
+    max_candidates: int = Field(default=16, ge=2)  # of a state; the most frequent actions are kept
+
+
+class BehaviorValuesConfig(ValueConfig):
+    """The values of the logged behavior: Q and V are fitted to lambda-returns, with a `trace_decay` of 1 to what was
+    really earned (Monte-Carlo). Targets are computed anew every `refresh_every` updates.
+    """
+
+    trace_decay: float = Field(default=1.0, ge=0, le=1)
+    refresh_every: PositiveInt = 50
 
 
 class TokenValueConfig(BaseModel):

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
-import torch
-
 from offline_arl.datasets.collate import StepWeights
-from offline_arl.datasets.segments import SegmentDataset
-from offline_arl.errors import DataError
-from offline_arl.models.features import load_features
+from offline_arl.datasets.return_conditioned import conditioning_of
+from offline_arl.datasets.segments import SegmentDataset, load_manifest
+from offline_arl.errors import DataError, UsageError
+from offline_arl.evaluation.intervals import Estimate
+from offline_arl.models.feature_cache import load_features
 from offline_arl.models.policy import load_policy
 from offline_arl.models.value_heads import load_heads
 from offline_arl.rendering import Renderer
 from offline_arl.trainers.config import WeightedBCConfig
-from offline_arl.trainers.value import advantages, awr_step_weights
+from offline_arl.trainers.extraction import advantages, awr_step_weights, weight_spread
+from offline_arl.trainers.value_record import load_value_record
 from offline_arl.trainers.weighted_bc import train_weighted_bc
 from offline_arl.workflows.context import StageContext, StageOutputs
-from offline_arl.workflows.stages import TrainCloning, TrainIQL, part_of
+from offline_arl.workflows.stages import TrainCloning, TrainDecisionTransformer, TrainExtraction, part_of
+
+_VALUES_OF = {"iql": "iql_values", "cql": "cql_values", "awr": "behavior_values"}  # what each extraction reads
 
 
 class HasData(Protocol):
@@ -40,29 +44,59 @@ def train_cloning(config: TrainCloning, context: StageContext) -> StageOutputs:
     return _clone(config, context, config.algorithm, step_weights=None)
 
 
-def train_iql(config: TrainIQL, context: StageContext) -> StageOutputs:
-    """Extract a policy: clone each step with the weight exp(inverse_temperature * advantage), capped.
+def train_decision_transformer(config: TrainDecisionTransformer, context: StageContext) -> StageOutputs:
+    """Clone every step under its return, and save with the policy how returns are written.
+
+    Raises:
+        DataError: The dataset is damaged, holds no conditions, or was rendered for another tokenizer.
+        UsageError: The dataset is of another form.
+    """
+    conditioning = conditioning_of(load_manifest(context.path(config.dataset, "dataset")))
+    returns = conditioning.returns
+    note = (
+        f"returns of the training data: {returns.minimum:g} to {returns.maximum:g}, mean {returns.mean:.3g}, "
+        f"written as {conditioning.conditioning.form}"
+        + (f" in {conditioning.writer.levels} classes" if conditioning.edges else "")
+    )
+    outputs = _clone(config, context, config.algorithm, step_weights=None, notes=(note,))
+    conditioning.save(context.folder / outputs.artifacts["policy"])
+    return outputs
+
+
+def extract_policy(config: TrainExtraction, context: StageContext) -> StageOutputs:
+    """Clone each step with the weight exp(inverse_temperature * advantage), capped.
 
     Raises:
         DataError: The value heads were trained on another dataset, or it was rendered for another tokenizer.
+        UsageError: The value heads are of another algorithm.
     """
     values = context.path(config.values, "values")
-    heads = load_heads(values)
-    features = load_features(values / "features")
-    step_advantages = advantages(heads, features)
+    trained_by = load_value_record(values).algorithm
+    if trained_by != _VALUES_OF[config.algorithm]:
+        raise UsageError(
+            f"{values}: these values are of {trained_by} and {config.algorithm} needs {_VALUES_OF[config.algorithm]}; "
+            "name others, or change the algorithm"
+        )
     weights = awr_step_weights(
-        step_advantages, inverse_temperature=config.inverse_temperature, max_weight=config.max_weight
+        advantages(load_heads(values), load_features(values / "features")),
+        inverse_temperature=config.inverse_temperature,
+        max_weight=config.max_weight,
     )
-    spread = torch.tensor(list(weights.values()))
+    spread = weight_spread(weights, max_weight=config.max_weight)
     note = (
-        f"step weights: median {spread.median():.2f}, mean {spread.mean():.2f}, "
-        f"{100 * (spread >= config.max_weight).float().mean():.1f} % at the cap of {config.max_weight:g}"
+        f"step weights: median {spread.median:.2f}, mean {spread.mean:.2f}, {100 * spread.clipped_share:.1f} % at the "
+        f"cap of {config.max_weight:g}; worth {spread.effective_sample_size:,.0f} equal steps of {spread.n:,}"
     )
-    return _clone(config, context, config.algorithm, step_weights=weights, notes=(note,))
+    warning = spread.warning()
+    notes = (note,) if warning is None else (note, f"warning: {warning}")
+    outputs = _clone(config, context, config.algorithm, step_weights=weights, notes=notes)
+    measured = {"effective_sample_size": spread.effective_sample_size, "clipped_share": spread.clipped_share}
+    metrics = {f"{name}/{context.name}": Estimate(value, value, value, spread.n) for name, value in measured.items()}
+    return replace(outputs, metrics={**outputs.metrics, **metrics})
 
 
 def _clone(
-    config: TrainCloning | TrainIQL,
+    config: TrainCloning | TrainDecisionTransformer | TrainExtraction,
     context: StageContext,
     algorithm: str,
     *,
@@ -70,6 +104,8 @@ def _clone(
     notes: tuple[str, ...] = (),
 ) -> StageOutputs:
     dataset, model, tokenizer = dataset_and_policy(config, context)
+    if dataset.manifest.kind == "return_conditioned" and algorithm != "dt":
+        raise UsageError(f"the dataset has returns in its context, which {algorithm} would not be asked for; use dt")
     context.progress("cloning", 0, None)
     record = train_weighted_bc(
         model,

@@ -7,13 +7,15 @@ import torch
 from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.features import StepFeatures
-from offline_arl.models.value_heads import ValueHeads, save_heads
-from offline_arl.trainers.config import IQLConfig
-from offline_arl.trainers.value import compute_features
-from offline_arl.trainers.value import train_iql as fit_heads
+from offline_arl.models.policy import policy_fingerprint
+from offline_arl.models.value_heads import ValueHeads
+from offline_arl.trainers.config import BehaviorValuesConfig, CQLConfig, IQLConfig
+from offline_arl.trainers.step_features import compute_features
+from offline_arl.trainers.value import ValueResult, fit_values
 from offline_arl.trainers.value_quality import value_quality
+from offline_arl.trainers.value_record import ValueRecord, save_values
 from offline_arl.workflows.context import StageContext, StageOutputs
-from offline_arl.workflows.stages import TrainValues, part_of
+from offline_arl.workflows.stages import TrainCQLValues, TrainIQLValues, TrainValues, part_of
 from offline_arl.workflows.train_policies import dataset_and_policy
 
 
@@ -28,30 +30,56 @@ def train_values(config: TrainValues, context: StageContext) -> StageOutputs:
     folder = context.folder / "values"
     context.progress("hidden states", 0, None)
     features = compute_features(model, tokenizer, dataset, folder / "features", config=config.features)
-    iql = part_of(config, IQLConfig)
-    result = fit_heads(
+    settings = fitting_part(config)
+    result = fit_values(
         features,
         dataset,
-        iql,
+        settings,
         generator=torch.Generator().manual_seed(context.integer_seed()),
-        report=lambda update, _: context.progress("value updates", update, iql.steps),
+        report=lambda update, _: context.progress("value updates", update, settings.steps),
     )
-    save_heads(result.heads, folder)
     metrics = _value_quality(context, dataset, features, result.held_out, result.heads)
+    record = ValueRecord(
+        algorithm=config.algorithm,
+        config=settings.model_dump(mode="json"),
+        seed=context.integer_seed(),
+        policy=str(context.path(config.policy, "policy")),
+        policy_sha256=policy_fingerprint(model),
+        layers=config.features.layers,
+        dataset_fingerprint=dataset.manifest.fingerprint,
+        dataset_sha256=dataset.manifest.content_sha256,
+        metrics=result.diagnostics,
+    )
+    readable = {
+        name: f"{value.estimate:.3f} [{value.low:.3f}, {value.high:.3f}] on {value.n} held-out attempts"
+        for name, value in metrics.items()
+    }
+    save_values(result.heads, record, folder, intervals=readable)
+    notes = [*_notes(result), *(f"{name}: {value}" for name, value in readable.items())]
+    return StageOutputs(artifacts={"values": "values"}, metrics=metrics, notes=tuple(notes))
+
+
+def fitting_part(config: TrainValues) -> IQLConfig | CQLConfig | BehaviorValuesConfig:
+    """The trainer's own configuration out of a stage that fits values."""
+    if isinstance(config, TrainIQLValues):
+        return part_of(config, IQLConfig)
+    if isinstance(config, TrainCQLValues):
+        return part_of(config, CQLConfig)
+    return part_of(config, BehaviorValuesConfig)
+
+
+def _notes(result: ValueResult) -> list[str]:
     diagnostics = result.diagnostics
+    fitted = f"{diagnostics['transitions']:.0f} transitions, {diagnostics['updates']:.0f} updates"
+    if "states_with_alternatives" in diagnostics:
+        share = 100 * diagnostics["states_with_alternatives"]
+        fitted += f"; {share:.1f} % of the states have more than one logged action"
     losses = ", ".join(
         f"{name.replace('_', ' ')} {diagnostics[f'held_out/{name}']:.4f}"
-        for name in ("q_loss", "value_loss", "mean_q", "mean_v")
+        for name in ("q_loss", "value_loss", "conservative_loss", "mean_q", "mean_v")
         if f"held_out/{name}" in diagnostics
     )
-    notes = [f"{diagnostics['transitions']:.0f} transitions, {diagnostics['updates']:.0f} updates"]
-    if losses:
-        notes.append(f"on held-out tasks: {losses}")
-    notes += [
-        f"{name}: {value.estimate:.3f} [{value.low:.3f}, {value.high:.3f}] on {value.n} held-out attempts"
-        for name, value in metrics.items()
-    ]
-    return StageOutputs(artifacts={"values": "values"}, metrics=metrics, notes=tuple(notes))
+    return [fitted, f"on held-out tasks: {losses}"] if losses else [fitted]
 
 
 def _value_quality(

@@ -13,7 +13,9 @@ from toys import ToyTokenizer, toy_dataset, toy_model
 from offline_arl.datasets.segments import SegmentDataset, SegmentRow
 from offline_arl.models.config import FeatureConfig
 from offline_arl.trainers.config import IQLConfig, WeightedBCConfig
-from offline_arl.trainers.value import advantages, awr_step_weights, compute_features, train_iql
+from offline_arl.trainers.extraction import advantages, awr_step_weights
+from offline_arl.trainers.step_features import compute_features
+from offline_arl.trainers.value import fit_values
 from offline_arl.trainers.weighted_bc import train_weighted_bc
 
 pytestmark = pytest.mark.learning
@@ -87,7 +89,7 @@ def test_iql_beats_cloning(seed: int, tmp_path: Path) -> None:
     cloned = copy.deepcopy(model)
     features = compute_features(model, ToyTokenizer(), dataset, tmp_path / "features", config=FeatureConfig())
     config = IQLConfig(steps=600, hidden_size=32, target_update_rate=0.05, holdout_fraction=0.0, weight_decay=0.01)
-    heads = train_iql(features, dataset, config, generator=torch.Generator().manual_seed(seed)).heads
+    heads = fit_values(features, dataset, config, generator=torch.Generator().manual_seed(seed)).heads
     step_advantages = advantages(heads, features)
     weights = awr_step_weights(step_advantages, inverse_temperature=10.0, max_weight=20.0)
     train_weighted_bc(

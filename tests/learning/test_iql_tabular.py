@@ -12,7 +12,7 @@ from toys import toy_dataset
 from offline_arl.datasets.segments import SegmentDataset, SegmentRow
 from offline_arl.models.features import StepFeatures
 from offline_arl.trainers.config import IQLConfig
-from offline_arl.trainers.value import train_iql
+from offline_arl.trainers.value import fit_values
 
 pytestmark = pytest.mark.learning
 
@@ -90,7 +90,7 @@ def test_values_come_close_to_dynamic_programming(seed: int, tmp_path: Path) -> 
         expectile=0.99, discount=DISCOUNT, target_update_rate=0.05, steps=1_000, hidden_size=32,
         learning_rate=2e-3, weight_decay=0.0, layer_norm=False, holdout_fraction=0.0,
     )  # fmt: skip
-    heads = train_iql(features, dataset, config, generator=torch.Generator().manual_seed(seed)).heads
+    heads = fit_values(features, dataset, config, generator=torch.Generator().manual_seed(seed)).heads
     states = torch.eye(CELLS - 1)
     expected_v, expected_q = optimal_values()
     np.testing.assert_allclose(heads.v(states).numpy(), expected_v, atol=0.05)
@@ -107,7 +107,7 @@ def test_a_middle_expectile_gives_the_values_of_the_behavior(tmp_path: Path) -> 
         expectile=0.5, discount=DISCOUNT, target_update_rate=0.05, steps=1_000, hidden_size=32,
         learning_rate=2e-3, weight_decay=0.0, layer_norm=False, holdout_fraction=0.0,
     )  # fmt: skip
-    heads = train_iql(features, dataset, config, generator=torch.Generator().manual_seed(0)).heads
+    heads = fit_values(features, dataset, config, generator=torch.Generator().manual_seed(0)).heads
     transition, reward = np.zeros((CELLS - 1, CELLS - 1)), np.zeros(CELLS - 1)
     for cell in range(CELLS - 1):
         for right in (False, True):

@@ -14,9 +14,25 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from offline_arl.workflows.stages.base import Artifact, InputFile, Ref, Stage, part_of
-from offline_arl.workflows.stages.data import Dataset, GenerateLogs, Ingest, InitialPolicy
+from offline_arl.workflows.stages.data import (
+    Dataset,
+    GenerateLogs,
+    Ingest,
+    InitialPolicy,
+    PairsDataset,
+    UnpairedDataset,
+)
 from offline_arl.workflows.stages.evaluation import Evaluate
-from offline_arl.workflows.stages.training import Online, TrainCloning, TrainIQL, TrainValues
+from offline_arl.workflows.stages.training import (
+    Online,
+    TrainBehaviorValues,
+    TrainCloning,
+    TrainCQLValues,
+    TrainDecisionTransformer,
+    TrainExtraction,
+    TrainIQLValues,
+    TrainValues,
+)
 
 __all__ = [
     "STAGE_TYPES",
@@ -29,33 +45,46 @@ __all__ = [
     "InitialPolicy",
     "InputFile",
     "Online",
+    "PairsDataset",
     "Ref",
     "Stage",
     "Train",
+    "TrainBehaviorValues",
+    "TrainCQLValues",
     "TrainCloning",
-    "TrainIQL",
+    "TrainDecisionTransformer",
+    "TrainExtraction",
+    "TrainIQLValues",
     "TrainValues",
+    "UnpairedDataset",
     "part_of",
     "stage_type",
 ]
 
-Train = Annotated[TrainCloning | TrainValues | TrainIQL, Field(discriminator="algorithm")]
+Train = Annotated[
+    TrainCloning | TrainDecisionTransformer | TrainValues | TrainExtraction, Field(discriminator="algorithm")
+]
+AnyDataset = Annotated[Dataset | PairsDataset | UnpairedDataset, Field(discriminator="form")]
 AnyStage = Annotated[
-    GenerateLogs | Ingest | InitialPolicy | Dataset | Train | Online | Evaluate, Field(discriminator="kind")
+    GenerateLogs | Ingest | InitialPolicy | AnyDataset | Train | Online | Evaluate, Field(discriminator="kind")
 ]
 
 STAGE_TYPES: tuple[type[Stage], ...] = (
-    GenerateLogs, Ingest, InitialPolicy, Dataset, TrainCloning, TrainValues, TrainIQL, Online, Evaluate,
+    GenerateLogs, Ingest, InitialPolicy, Dataset, PairsDataset, UnpairedDataset,
+    TrainCloning, TrainDecisionTransformer, TrainIQLValues,
+    TrainCQLValues, TrainBehaviorValues, TrainExtraction, Online, Evaluate,
 )  # fmt: skip
 
 
 def stage_type(raw: dict[str, Any]) -> type[Stage] | None:
-    """The class that a stage of a pipeline file will become, from its `kind` and `algorithm`; None if neither fits."""
+    """The class that a stage of a pipeline file will become, from its `kind` and its `algorithm` or `form`.
+
+    None if none fits.
+    """
     for candidate in STAGE_TYPES:
         fields = candidate.model_fields
-        if raw.get("kind") not in _choices(fields["kind"].annotation):
-            continue
-        if "algorithm" not in fields or raw.get("algorithm") in _choices(fields["algorithm"].annotation):
+        keys = ("kind", *(key for key in ("algorithm", "form") if key in fields))
+        if all(raw.get(key) in _choices(fields[key].annotation) for key in keys):
             return candidate
     return None
 

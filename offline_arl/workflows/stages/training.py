@@ -8,7 +8,7 @@ from pydantic import Field
 
 from offline_arl.models.config import FeatureConfig
 from offline_arl.online.config import GrpoConfig
-from offline_arl.trainers.config import IQLConfig, WeightedBCConfig
+from offline_arl.trainers.config import BehaviorValuesConfig, CQLConfig, IQLConfig, WeightedBCConfig
 from offline_arl.workflows.stages.base import Artifact, Dtype, Ref, Stage
 
 
@@ -24,11 +24,26 @@ class TrainCloning(WeightedBCConfig, Stage):
     produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
 
 
-class TrainValues(IQLConfig, Stage):
-    """Twin Q and V heads on cached hidden states of `policy`, by step-level implicit Q-learning."""
+class TrainDecisionTransformer(WeightedBCConfig, Stage):
+    """The Decision Transformer: cloning of every step, good and bad, with its return in the context.
+
+    Needs a dataset of form return_conditioned. How returns are written is saved with the policy, which `evaluate` then
+    asks for the best return of the training data, or for `target_returns`.
+    """
 
     kind: Literal["train"]
-    algorithm: Literal["iql_values"]
+    algorithm: Literal["dt"]
+    dataset: Annotated[str, Ref("dataset")]
+    policy: Annotated[str, Ref("policy")]
+    dtype: Dtype = "float32"
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
+
+
+class ValueStage(Stage):
+    """What the stages share that fit value heads to cached hidden states of `policy`."""
+
+    kind: Literal["train"]
     dataset: Annotated[str, Ref("dataset")]
     policy: Annotated[str, Ref("policy")]
     dtype: Dtype = "float32"
@@ -37,11 +52,36 @@ class TrainValues(IQLConfig, Stage):
     produces: ClassVar[tuple[Artifact, ...]] = ("values",)
 
 
-class TrainIQL(WeightedBCConfig, Stage):
-    """Advantage-weighted extraction of a policy from the value heads, starting from `policy`."""
+class TrainIQLValues(IQLConfig, ValueStage):
+    """Twin Q and V heads by step-level implicit Q-learning."""
+
+    algorithm: Literal["iql_values"]
+
+
+class TrainCQLValues(CQLConfig, ValueStage):
+    """Twin Q and V heads by step-level conservative Q-learning over the logged actions of a state (or Cal-QL)."""
+
+    algorithm: Literal["cql_values"]
+
+
+class TrainBehaviorValues(BehaviorValuesConfig, ValueStage):
+    """Twin Q and V heads of the logged behavior, by Monte-Carlo or TD(lambda) returns."""
+
+    algorithm: Literal["behavior_values"]
+
+
+TrainValues = TrainIQLValues | TrainCQLValues | TrainBehaviorValues
+
+
+class TrainExtraction(WeightedBCConfig, Stage):
+    """Advantage-weighted extraction of a policy from the value heads, starting from `policy`.
+
+    The names go with the values: "iql" needs those of `iql_values`, "cql" of `cql_values`, and "awr"
+    (advantage-weighted regression) of `behavior_values`.
+    """
 
     kind: Literal["train"]
-    algorithm: Literal["iql"]
+    algorithm: Literal["iql", "cql", "awr"]
     dataset: Annotated[str, Ref("dataset")]
     policy: Annotated[str, Ref("policy")]
     dtype: Dtype = "float32"

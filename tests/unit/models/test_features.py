@@ -14,8 +14,9 @@ from offline_arl.datasets.collate import collate_segments
 from offline_arl.datasets.segments import SegmentRow
 from offline_arl.errors import DataError
 from offline_arl.models.config import FeatureConfig
-from offline_arl.models.features import load_features, step_features
-from offline_arl.trainers.value import compute_features
+from offline_arl.models.feature_cache import load_features, load_manifest
+from offline_arl.models.features import step_features
+from offline_arl.trainers.step_features import compute_features
 
 
 def _one_pass_a_step(model: torch.nn.Module, row: SegmentRow, step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,7 +32,7 @@ def _one_pass_a_step(model: torch.nn.Module, row: SegmentRow, step: int) -> tupl
 def test_features_of_one_pass_a_trajectory_equal_one_pass_a_step(architecture: str) -> None:
     model, rows = toy_model(architecture), toy_rows(6)
     with torch.inference_mode():
-        features = step_features(model, rows, collate_segments(rows, pad_token_id=0), layers=(-1,))
+        features, _ = step_features(model, rows, collate_segments(rows, pad_token_id=0), layers=(-1,))
         assert len(features) == sum(len(np.unique(row.step_index[row.action_mask])) for row in rows)
         for name, step, at in ((*key, place) for key, place in features.row_of().items()):
             row = next(row for row in rows if row.trajectory_id == name)
@@ -53,7 +54,7 @@ def test_the_state_after_the_last_step_is_at_the_last_token() -> None:
         final_state=True,
     )
     with torch.inference_mode():
-        features = step_features(model, [row], collate_segments([row], pad_token_id=0), layers=(-1,))
+        features, _ = step_features(model, [row], collate_segments([row], pad_token_id=0), layers=(-1,))
         expected = model(torch.tensor(tokens[None].astype(np.int64)), output_hidden_states=True).hidden_states[-1][
             0, -1
         ]
@@ -70,22 +71,72 @@ def test_a_segment_that_starts_with_an_action_is_an_error() -> None:
         step_features(toy_model(), [row], collate_segments([row], pad_token_id=0), layers=(-1,))
 
 
-def test_shards_and_batches_change_nothing(tmp_path: Path) -> None:
+def test_batches_change_nothing(tmp_path: Path) -> None:
     model, dataset = toy_model(), toy_dataset(tmp_path / "data", toy_rows(20))
     whole = compute_features(model, ToyTokenizer(), dataset, tmp_path / "a", config=FeatureConfig(layers=(0, -1)))
-    config = FeatureConfig(layers=(0, -1), tokens_per_batch=64, rows_per_shard=7)
+    config = FeatureConfig(layers=(0, -1), tokens_per_batch=64)
     parts = compute_features(model, ToyTokenizer(), dataset, tmp_path / "b", config=config)
-    assert len(list((tmp_path / "b").glob("*.safetensors"))) > 2
     order = [parts.row_of()[key] for key in whole.row_of()]
     torch.testing.assert_close(parts.states[order], whole.states)
     torch.testing.assert_close(parts.actions[order], whole.actions)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0.0), ("float16", 1e-3), ("bfloat16", 1e-2)])
+def test_a_cache_holds_what_one_pass_gives(dtype: str, tolerance: float, tmp_path: Path) -> None:
+    model, rows = toy_model(), toy_rows(6)
+    dataset = toy_dataset(tmp_path / "data", rows)
+    config = FeatureConfig(dtype=dtype)
+    compute_features(model, ToyTokenizer(), dataset, tmp_path / "cache", config=config)
+    loaded = load_features(tmp_path / "cache")
+    with torch.inference_mode():
+        order = sorted(range(len(rows)), key=lambda at: len(rows[at]))
+        by_length = [rows[at] for at in order]
+        expected, _ = step_features(model, by_length, collate_segments(by_length, pad_token_id=0), layers=(-1,))
+    assert loaded.states.dtype == getattr(torch, dtype)
+    assert loaded.row_of() == expected.row_of()
+    torch.testing.assert_close(loaded.states.float(), expected.states, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(loaded.actions.float(), expected.actions, atol=tolerance, rtol=tolerance)
+
+
+def test_every_token_is_computed_once(tmp_path: Path) -> None:
+    """Three rows share a prefix of 10 tokens that are computed for one row alone: 10 + 3 * (longest - 10)."""
+    rows = toy_rows(3)
+    dataset = toy_dataset(tmp_path / "data", rows)
+    compute_features(toy_model(), ToyTokenizer(), dataset, tmp_path / "cache", config=FeatureConfig())
+    batch = collate_segments(rows, pad_token_id=0)
+    assert batch.shared_prefix >= 8
+    manifest = load_manifest(tmp_path / "cache")
+    assert manifest is not None
+    assert manifest.tokens == batch.shared_prefix + 3 * (max(map(len, rows)) - batch.shared_prefix)
+
+
+def test_the_state_after_an_action_is_the_one_at_its_last_token(tmp_path: Path) -> None:
+    model, rows = toy_model(), toy_rows(4)
+    dataset = toy_dataset(tmp_path / "data", rows)
+    features = compute_features(model, ToyTokenizer(), dataset, tmp_path / "cache", config=FeatureConfig())
+    for (name, step), at in features.row_of().items():
+        row = next(row for row in rows if row.trajectory_id == name)
+        _, action = _one_pass_a_step(model, row, step)
+        after = features.states_after(torch.tensor([at]))[0]
+        torch.testing.assert_close(after, action[: len(after)], atol=2e-5, rtol=2e-5)
+
+
+def test_features_are_read_from_the_file_when_they_are_used(tmp_path: Path) -> None:
+    """What is written into the file after loading is what a row gives: nothing was copied into memory."""
+    dataset = toy_dataset(tmp_path / "data", toy_rows(4))
+    features = compute_features(toy_model(), ToyTokenizer(), dataset, tmp_path / "cache", config=FeatureConfig())
+    path = tmp_path / "cache" / "states.safetensors"
+    with path.open("r+b") as file:
+        file.seek(-4 * features.states.shape[1], 2)
+        file.write(np.full(features.states.shape[1], 7, dtype=np.float32).tobytes())
+    assert (features.states[-1] == 7).all()
 
 
 def test_a_cache_is_reused_for_the_same_model_and_data_only(tmp_path: Path) -> None:
     model, dataset = toy_model(), toy_dataset(tmp_path / "data", toy_rows(4))
     config = FeatureConfig()
     compute_features(model, ToyTokenizer(), dataset, tmp_path / "cache", config=config)
-    shard = tmp_path / "cache" / "features-00000.safetensors"
+    shard = tmp_path / "cache" / "states.safetensors"
     written = shard.stat().st_mtime_ns
     compute_features(model, ToyTokenizer(), dataset, tmp_path / "cache", config=config)
     assert shard.stat().st_mtime_ns == written
@@ -102,9 +153,28 @@ def test_training_mode_and_gradients_are_left_alone(tmp_path: Path) -> None:
     assert not features.states.is_inference()
 
 
-def test_a_damaged_cache_is_a_one_line_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [b"short", b""])
+def test_a_damaged_cache_is_a_one_line_error(damage: bytes, tmp_path: Path) -> None:
     dataset = toy_dataset(tmp_path / "data", toy_rows(4))
     compute_features(toy_model(), ToyTokenizer(), dataset, tmp_path / "cache", config=FeatureConfig())
-    (tmp_path / "cache" / "features-00000.safetensors").write_bytes(b"short")
+    (tmp_path / "cache" / "states.safetensors").write_bytes(damage)
     with pytest.raises(DataError, match="compute the features again"):
         load_features(tmp_path / "cache")
+
+
+def test_a_cache_whose_parts_do_not_fit_is_refused(tmp_path: Path) -> None:
+    for name, count in (("a", 4), ("b", 7)):
+        dataset = toy_dataset(tmp_path / f"data-{name}", toy_rows(count))
+        compute_features(toy_model(), ToyTokenizer(), dataset, tmp_path / name, config=FeatureConfig())
+    (tmp_path / "b" / "states.safetensors").replace(tmp_path / "a" / "states.safetensors")
+    with pytest.raises(DataError, match="compute the features again"):
+        load_features(tmp_path / "a")
+
+
+def test_a_pass_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    row = toy_rows(1)[0]
+    row = replace(row, token_ids=row.token_ids[-1:], step_index=row.step_index[-1:], action_mask=row.action_mask[-1:])
+    dataset = toy_dataset(tmp_path / "data", [row])
+    with pytest.raises(DataError, match="starts with an action"):
+        compute_features(toy_model(), ToyTokenizer(), dataset, tmp_path / "cache", config=FeatureConfig())
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -48,21 +48,32 @@ def test_the_advantage_is_the_smaller_critic_minus_the_value() -> None:
 def test_normalization_makes_the_heads_blind_to_scale_and_offset() -> None:
     states, actions = _features()
     heads, moved = _heads(), _heads()
-    heads.set_normalization(states, actions)
-    moved.set_normalization(100 + 7 * states, actions)
+    heads.set_normalization([(states, actions)])
+    moved.set_normalization([(100 + 7 * states, actions)])
     torch.testing.assert_close(heads.v(states), moved.v(100 + 7 * states), atol=1e-4, rtol=1e-4)
+
+
+def test_normalization_is_that_of_all_pieces_together() -> None:
+    """Also far from 0, where the mean of the squares minus the square of the mean would be lost to rounding."""
+    states, actions = _features(51)
+    states = states + 1e4
+    heads = _heads()
+    heads.set_normalization(zip(torch.split(states, 20), torch.split(actions, 20), strict=True))
+    torch.testing.assert_close(heads.state_mean, states.double().mean(dim=0).float())
+    torch.testing.assert_close(heads.state_scale, states.double().std(dim=0, unbiased=False).float())
+    torch.testing.assert_close(heads.action_scale, actions.std(dim=0, unbiased=False))
 
 
 def test_a_constant_feature_does_not_explode() -> None:
     heads, (states, actions) = _heads(), _features()
     states[:, 0] = 2.0
-    heads.set_normalization(states, actions)
+    heads.set_normalization([(states, actions)])
     assert heads.v(states).isfinite().all()
 
 
 def test_saved_heads_come_back_the_same(tmp_path: Path) -> None:
     heads, (states, actions) = _heads(layer_norm=False, hidden_layers=1), _features()
-    heads.set_normalization(states, actions)
+    heads.set_normalization([(states, actions)])
     save_heads(heads, tmp_path / "heads")
     loaded = load_heads(tmp_path / "heads")
     assert torch.equal(loaded.q(states, actions), heads.q(states, actions))

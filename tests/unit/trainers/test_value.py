@@ -18,13 +18,9 @@ from offline_arl.errors import DataError, UsageError
 from offline_arl.models.features import StepFeatures
 from offline_arl.models.value_heads import HeadShape, ValueHeads
 from offline_arl.trainers.config import IQLConfig
-from offline_arl.trainers.value import (
-    advantages,
-    awr_step_weights,
-    held_out_trajectories,
-    join_transitions,
-    train_iql,
-)
+from offline_arl.trainers.extraction import advantages, awr_step_weights
+from offline_arl.trainers.transitions import held_out_trajectories, join_transitions
+from offline_arl.trainers.value import fit_values
 from offline_arl.trainers.value_quality import auc, value_quality
 
 QUICK = IQLConfig(steps=20, batch_size=8, hidden_size=8, holdout_fraction=0.0)
@@ -62,7 +58,7 @@ def features_of(rows: list[SegmentRow], *, seed: int = 0, size: int = 4) -> Step
 
 def _joined(row: SegmentRow, tmp_path: Path, truncation: str = "bootstrap") -> dict[str, list[object]]:
     dataset = toy_dataset(tmp_path / "data", [row], kind="transitions")
-    table = join_transitions(features_of([row]), dataset, truncation=truncation)
+    table = join_transitions(features_of([row]), dataset, truncation=truncation, discount=0.5)
     return {name: value.tolist() for name, value in vars(table).items()}
 
 
@@ -98,13 +94,15 @@ def test_a_step_without_features_is_an_error(tmp_path: Path) -> None:
     row = transition_row("a", 2, ending="terminated")
     dataset = toy_dataset(tmp_path / "data", [row], kind="transitions")
     with pytest.raises(DataError, match="trajectory a: step 0 has no features"):
-        join_transitions(features_of([dataclasses.replace(row, trajectory_id="b")]), dataset, truncation="bootstrap")
+        join_transitions(
+            features_of([dataclasses.replace(row, trajectory_id="b")]), dataset, truncation="bootstrap", discount=0.5
+        )
 
 
 def test_a_cloning_dataset_has_no_transitions(tmp_path: Path) -> None:
     dataset = toy_dataset(tmp_path / "data", [toy_row("a", np.random.default_rng(0))])
     with pytest.raises(UsageError, match="kind bc, this needs transitions"):
-        join_transitions(features_of([]), dataset, truncation="bootstrap")
+        join_transitions(features_of([]), dataset, truncation="bootstrap", discount=0.5)
 
 
 def _many(tmp_path: Path) -> tuple[list[SegmentRow], SegmentDataset]:
@@ -129,13 +127,13 @@ def test_held_out_attempts_do_not_move_the_heads(tmp_path: Path) -> None:
     rows, dataset = _many(tmp_path)
     config = QUICK.model_copy(update={"holdout_fraction": 0.3})
     features = features_of(rows)
-    first = train_iql(features, dataset, config, generator=torch.Generator().manual_seed(0))
+    first = fit_values(features, dataset, config, generator=torch.Generator().manual_seed(0))
     changed = features.states.clone()
     for at, name in enumerate(features.trajectory_ids):
         if name in first.held_out:
             changed[at] += 1.0
     moved = dataclasses.replace(features, states=changed)
-    second = train_iql(moved, dataset, config, generator=torch.Generator().manual_seed(0))
+    second = fit_values(moved, dataset, config, generator=torch.Generator().manual_seed(0))
     assert second.held_out == first.held_out
     for one, other in zip(first.heads.parameters(), second.heads.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -144,7 +142,9 @@ def test_held_out_attempts_do_not_move_the_heads(tmp_path: Path) -> None:
 def test_training_is_reproducible_and_leaves_the_random_state(tmp_path: Path) -> None:
     rows, dataset = _many(tmp_path)
     state = torch.random.get_rng_state()
-    runs = [train_iql(features_of(rows), dataset, QUICK, generator=torch.Generator().manual_seed(s)) for s in (0, 0, 1)]
+    runs = [
+        fit_values(features_of(rows), dataset, QUICK, generator=torch.Generator().manual_seed(s)) for s in (0, 0, 1)
+    ]
     assert torch.equal(torch.random.get_rng_state(), state)
     values = [run.heads.v(features_of(rows).states) for run in runs]
     assert torch.equal(values[0], values[1])
@@ -155,14 +155,14 @@ def test_diverged_heads_are_refused(tmp_path: Path) -> None:
     rows, dataset = _many(tmp_path)
     config = QUICK.model_copy(update={"learning_rate": 1e37, "steps": 30})
     with pytest.raises(DataError, match=r"training diverged: .* not finite"):
-        train_iql(features_of(rows), dataset, config, generator=torch.Generator().manual_seed(0))
+        fit_values(features_of(rows), dataset, config, generator=torch.Generator().manual_seed(0))
 
 
 def test_holding_everything_out_is_an_error(tmp_path: Path) -> None:
     row = transition_row("a", 2, ending="terminated")
     dataset = toy_dataset(tmp_path / "data", [row], kind="transitions")
     with pytest.raises(DataError, match="every task is held out"):
-        train_iql(
+        fit_values(
             features_of([row]),
             dataset,
             QUICK.model_copy(update={"holdout_fraction": 0.9}),
@@ -173,7 +173,7 @@ def test_holding_everything_out_is_an_error(tmp_path: Path) -> None:
 def test_progress_is_reported_with_losses(tmp_path: Path) -> None:
     rows, dataset = _many(tmp_path)
     seen: list[tuple[int, set[str]]] = []
-    train_iql(
+    fit_values(
         features_of(rows),
         dataset,
         QUICK.model_copy(update={"log_every": 10}),

@@ -9,7 +9,7 @@ import yaml
 
 from offline_arl.errors import UsageError
 from offline_arl.workflows.config import Pipeline, load_pipeline, parse_stage
-from offline_arl.workflows.stages import Dataset, Evaluate, Ingest, InitialPolicy, Online, TrainCloning, TrainIQL
+from offline_arl.workflows.stages import Dataset, Evaluate, Ingest, InitialPolicy, Online, TrainCloning, TrainExtraction
 
 PIPELINE = """\
 name: example
@@ -209,7 +209,7 @@ def test_a_pipeline_is_the_same_after_a_round_trip_through_plain_data(file: Path
 def test_one_stage_is_parsed_and_changed_like_a_file() -> None:
     raw = {"kind": "train", "algorithm": "iql", "dataset": "d", "policy": "p", "values": "v"}
     stage = parse_stage(raw, ["inverse_temperature=5", "epochs=1.5"], where="iql")
-    assert isinstance(stage, TrainIQL)
+    assert isinstance(stage, TrainExtraction)
     assert (stage.inverse_temperature, stage.epochs) == (5.0, 1.5)
     with pytest.raises(UsageError, match=r"iql: unknown key 'epoch'; did you mean epochs\?"):
         parse_stage(raw, ["epoch=1"], where="iql")

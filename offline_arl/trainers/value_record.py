@@ -1,0 +1,130 @@
+"""Finished value heads on disk: safetensors weights, a record of how they were made, and a model card for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from offline_arl.errors import DataError
+from offline_arl.models.value_heads import CONFIG_NAME, WEIGHTS_NAME, ValueHeads, save_heads
+
+RECORD_NAME = "values.json"
+CARD_NAME = "README.md"
+
+_TITLES = {
+    "iql_values": "Implicit Q-learning (Kostrikov et al. 2021): V is an upper expectile of Q over the logged actions",
+    "cql_values": (
+        "Conservative Q-learning (Kumar et al. 2020) over the logged actions of each state: V is the mean of their Q"
+    ),
+    "behavior_values": "Values of the logged behavior: Q and V are fitted to lambda-returns",
+}
+
+
+class ValueRecord(msgspec.Struct, frozen=True):
+    """How value heads were made.
+
+    `policy_sha256` is the fingerprint of the language model whose hidden states they read, in `layers`;
+    `dataset_fingerprint` names tokenizer and template, `dataset_sha256` the content. `metrics` are means over steps.
+    """
+
+    algorithm: str
+    config: dict[str, Any]
+    seed: int
+    policy: str
+    policy_sha256: str
+    layers: tuple[int, ...]
+    dataset_fingerprint: str
+    dataset_sha256: str
+    metrics: dict[str, float] = {}
+
+
+def save_values(heads: ValueHeads, record: ValueRecord, folder: str | Path, *, intervals: dict[str, str]) -> None:
+    """Write heads, record and card into a folder, which may hold a feature cache already.
+
+    Args:
+        heads: Trained heads.
+        record: How they were made.
+        folder: Where.
+        intervals: Measures with their intervals, as they are to be read, by name.
+    """
+    folder = Path(folder)
+    save_heads(heads, folder)
+    (folder / RECORD_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+    (folder / CARD_NAME).write_text(_card(heads, record, intervals))
+
+
+def load_value_record(folder: str | Path) -> ValueRecord:
+    """Read the record of value heads.
+
+    Raises:
+        DataError: It is missing or damaged.
+    """
+    path = Path(folder) / RECORD_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ValueRecord)
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(f"{path}: cannot read the record of the value heads ({error}); train them again") from error
+
+
+def _card(heads: ValueHeads, record: ValueRecord, intervals: dict[str, str]) -> str:
+    shape = heads.shape
+    title = _TITLES.get(record.algorithm, record.algorithm)
+    settings = [(f"`{name}`", f"{value}") for name, value in record.config.items()]
+    measures = [*intervals.items(), *((name, f"{value:.5g}") for name, value in record.metrics.items())]
+    layers = ", ".join(str(layer) for layer in record.layers)
+    return f"""---
+library_name: offline_arl
+tags:
+- offline-reinforcement-learning
+- value-function
+---
+
+# Value heads: {record.algorithm}
+
+{title}.
+
+Twin critics Q(s, a) and a value function V(s) for one decision of an agent, a message with all its tool calls. They
+read hidden states (layers {layers}) of a frozen language model: the state just before the message, and of the message
+its last token and the mean over its tokens. Values are discounted returns of the rewards in the dataset.
+
+| | |
+|---|---|
+| language model | `{record.policy}` |
+| its weights (SHA-256) | `{record.policy_sha256}` |
+| dataset content (SHA-256) | `{record.dataset_sha256}` |
+| tokenizer and chat template | `{record.dataset_fingerprint}` |
+| size of state and action features | {shape.state_size}, {shape.action_size} |
+| hidden layers | {shape.hidden_layers} of {shape.hidden_size} |
+| parameters | {sum(parameter.numel() for parameter in heads.parameters()):,} |
+| seed | {record.seed} |
+
+## How to load
+
+```python
+from offline_arl.models.feature_cache import load_features
+from offline_arl.models.value_heads import load_heads
+
+heads = load_heads("FOLDER")  # this folder: {WEIGHTS_NAME}, {CONFIG_NAME}
+features = load_features("FOLDER/features")  # of the training data, where it was kept
+q_values = heads.q(features.states[:8], features.actions[:8])  # [2, 8], one row a critic
+values = heads.v(features.states[:8])  # [8]
+```
+
+They mean nothing on the hidden states of another model, or of this one after further training. Features of other
+conversations come from `offline_arl.trainers.step_features.compute_features`.
+
+## Measured
+
+{_table(("what", "value"), measures)}
+
+## Settings
+
+{_table(("setting", "value"), settings)}
+"""
+
+
+def _table(header: tuple[str, str], rows: list[tuple[str, str]]) -> str:
+    lines = [header, ("---", "---"), *rows]
+    return "\n".join(f"| {name} | {value} |" for name, value in lines)
