@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count as count_from
 from pathlib import Path
 
@@ -90,13 +91,14 @@ def build_dataset(config: Dataset, context: StageContext) -> StageOutputs:
     tokenizer = load_tokenizer(context.path(config.policy, "policy"))
     renderer = _CountingRenderer(tokenizer)
     store = open_store(context.path(config.store, "store"))
-    splits = _splits(store)
+    splits = split_names(store)
     for name in config.splits:
         if name not in splits:
             raise UsageError(f"{store.path}: no split {name!r}; there are: {', '.join(splits) or 'none'}")
     where = in_split(*config.splits) if config.splits else None
     try:
-        manifest = _build(config, lambda: _counted(context, store, where), renderer, context.folder / "dataset")
+        read = partial(read_trajectories, context, store, where)
+        manifest = _build(config, read, renderer, context.folder / "dataset")
     except DataError as error:
         hints = [_too_long(renderer, config)] if renderer.too_long else []
         if "unscored" in str(error):
@@ -164,13 +166,13 @@ def _build_return_conditioned(
     return build_return_conditioned(read(), renderer, folder, config=settings)
 
 
-def _splits(store: Store) -> list[str]:
+def split_names(store: Store) -> list[str]:
     """The splits of a store, in the order of the alphabet."""
     with told_damage(store):
         return store.trajectories.select(pl.col("split").drop_nulls().unique().sort()).collect()["split"].to_list()
 
 
-def _counted(context: StageContext, store: Store, where: pl.Expr | None) -> Iterator[Trajectory]:
+def read_trajectories(context: StageContext, store: Store, where: pl.Expr | None) -> Iterator[Trajectory]:
     """The trajectories of a store, or some of them, with progress."""
     total = len(store) if where is None else store.trajectories.filter(where).select(pl.len()).collect().item()
     trajectories = store.iter_trajectories(where)

@@ -274,19 +274,20 @@ def _locate(
 
 
 def _has_two_tags(kind: type[Stage]) -> bool:
-    """Whether stages of this kind are told apart by `algorithm` as well (pydantic then reports two tags)."""
+    """Whether stages of this kind are told apart by `algorithm` or `form` as well (pydantic then reports two tags)."""
     name = kind.model_fields["kind"].annotation
     return sum(other.model_fields["kind"].annotation == name for other in STAGE_TYPES) > 1
 
 
 def _kinds() -> str:
-    """The kinds as a pipeline file writes them, with their algorithms."""
+    """The kinds as a pipeline file writes them, with their algorithms or forms."""
     names = []
     for kind in STAGE_TYPES:
+        second = "algorithm" if "algorithm" in kind.model_fields else "form"
         texts = [
             "|".join(kind.model_fields[key].annotation.__args__)  # type: ignore[union-attr]
-            for key in ("kind", "algorithm")
+            for key in ("kind", second)
             if key in kind.model_fields
         ]
-        names.append(texts[0] if len(texts) == 1 else f"{texts[0]} (algorithm {texts[1]})")
+        names.append(texts[0] if len(texts) == 1 else f"{texts[0]} ({second} {texts[1]})")
     return ", ".join(names)

@@ -18,7 +18,7 @@ from offline_arl.workflows.config import parse_stage
 from offline_arl.workflows.context import Progress, StageContext, StageOutputs, no_progress
 from offline_arl.workflows.dispatch import check_model, check_ready, stage_function
 from offline_arl.workflows.files import told_refusals
-from offline_arl.workflows.stages import Artifact, Dataset, InitialPolicy, Stage
+from offline_arl.workflows.stages import Artifact, InitialPolicy, Stage
 
 
 def run_stage(
@@ -71,6 +71,7 @@ def build_from_store(
     *,
     form: str,
     model: str = "tiny",
+    values: Path | None = None,
     splits: Sequence[str] = (),
     overrides: Sequence[str] = (),
     seed: int = 0,
@@ -83,8 +84,9 @@ def build_from_store(
     Args:
         store: Folder of the store.
         output: Folder of the dataset to make. It may exist if it is empty.
-        form: "bc", "filtered_bc", "transitions" or "return_conditioned".
+        form: The `form` of the `dataset` stage.
         model: "tiny", a Hugging Face model folder or a hub name.
+        values: Value heads, for pairs that a critic tells.
         splits: Only the trajectories of these splits; all where none is named.
         overrides: `key=value` texts that change the `dataset` stage's configuration.
         seed: Seed of the tiny policy's weights.
@@ -96,8 +98,12 @@ def build_from_store(
     """
     check_model(model, where="--model")
     raw = {"kind": "dataset", "form": form, "store": "store", "policy": "policy", "splits": list(splits)}
+    if values is not None:
+        raw["values"] = "values"
     stage = parse_stage(raw, overrides, where="build")
     artifacts: dict[str, dict[Artifact, Path]] = {"store": {"store": _artifact(Path(store), "store", "--store")}}
+    if values is not None:
+        artifacts["values"] = {"values": _artifact(values, "values", "--values")}
     _check_inputs(stage, {**artifacts, "policy": {"policy": Path(model)}}, where="build")
     check_ready(stage, where="build")
     with new_folder(output) as work:
@@ -111,7 +117,7 @@ def build_from_store(
             made["policy"] = stage_function(InitialPolicy)(initial, context).artifacts["policy"]
             artifacts["policy"] = {"policy": work / made["policy"]}
         context = StageContext("build", work, seed, artifacts, progress, Path(output))
-        outputs = stage_function(Dataset)(stage, context)
+        outputs = stage_function(type(stage))(stage, context)
     return replace(outputs, artifacts={**outputs.artifacts, **made})
 
 

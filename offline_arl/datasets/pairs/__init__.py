@@ -4,7 +4,8 @@
 """
 
 from offline_arl.datasets.pairs.folder import PairDataset, PreferenceWriter, UnpairedDataset, load_preferences
-from offline_arl.datasets.pairs.rows import PairKind, PairRow, UnpairedRow
+from offline_arl.datasets.pairs.rows import PairRow, UnpairedRow
+from offline_arl.rewards.preferences import PairKind
 
 __all__ = [
     "PairDataset",

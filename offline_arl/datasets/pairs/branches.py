@@ -19,7 +19,7 @@ from itertools import product
 from offline_arl.datasets.pairs.divergences import Attempt, Divergence
 from offline_arl.datasets.pairs.outcomes import step_pair
 from offline_arl.datasets.pairs.pair import Pair, Side, is_trained_step, message_key, shared_length
-from offline_arl.datasets.pairs.rows import PairKind
+from offline_arl.rewards.preferences import PairKind
 from offline_arl.trajectories.schema import Message, Trajectory
 
 _KINDS: dict[object, PairKind] = {"choice": "choice", "regenerated": "regeneration"}

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from offline_arl.datasets.pairs.config import PairsConfig, UnpairedConfig
 from offline_arl.datasets.pairs.folder import PreferenceWriter
 from offline_arl.datasets.pairs.labels import Labeled, labels_of, recommended_weights
 from offline_arl.datasets.pairs.mining import mine
@@ -28,6 +27,7 @@ from offline_arl.datasets.pairs.rendering import (
 )
 from offline_arl.datasets.pairs.rows import UnpairedRow
 from offline_arl.datasets.segments import DatasetManifest, SegmentRenderer
+from offline_arl.rewards.preferences import PairsConfig, UnpairedConfig
 from offline_arl.trajectories.schema import Trajectory
 
 MorePairs = Callable[[Sequence[Trajectory], Counter[str]], Iterable[Pair]]
@@ -65,7 +65,7 @@ def build_pairs(
         DataError: There is no pair at all; the message gives the reasons.
     """
     looked_at = Counter(dict.fromkeys(_LOOKED_AT, 0))
-    made: Counter[str] = Counter({f"pairs/{kind}": 0 for kind in config.kinds})
+    made: Counter[str] = Counter({f"pairs/{kind}": 0 for kind in config.pair_kinds})
     writer = PreferenceWriter(
         Path(output), kind="pairs", fingerprint=renderer.fingerprint, config=config.model_dump(mode="json")
     )
@@ -82,8 +82,8 @@ def build_pairs(
             for pair in pairs:
                 try:
                     writer.add(pair_row(pair, renderer, max_tokens=config.max_tokens, splits=splits or {}))
-                except NoRowError as reason:
-                    writer.exclude(str(reason))
+                except NoRowError as error:
+                    writer.exclude(str(error))
         writer.counts.update(looked_at)
     assert writer.manifest is not None
     return writer.manifest
@@ -115,8 +115,8 @@ def build_unpaired(
             for labeled in labels_of(trajectory, config, counts):
                 try:
                     writer.add(_unpaired_row(labeled, renderer, config.max_tokens, splits or {}))
-                except NoRowError as reason:
-                    writer.exclude(str(reason))
+                except NoRowError as error:
+                    writer.exclude(str(error))
             for reason, number in counts.items():
                 writer.exclude(reason, number)
         weights = recommended_weights(writer.counts["desirable"], writer.counts["undesirable"])

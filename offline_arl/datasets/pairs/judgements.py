@@ -18,6 +18,7 @@ from offline_arl.datasets.pairs.divergences import Attempt
 from offline_arl.datasets.pairs.outcomes import step_pair, with_prefix_of
 from offline_arl.datasets.pairs.pair import Pair, Side, is_trained_step, message_key, shared_length, whole_side
 from offline_arl.trajectories.schema import (
+    ContentPart,
     Message,
     Producer,
     Score,
@@ -139,7 +140,7 @@ def corrected_message(correction: str, logged: Message) -> Message | None:
     text, calls = parts
     if not text and not calls:
         return None
-    content = [TextPart(text)] if text else None
+    content: list[ContentPart] | None = [TextPart(text)] if text else None
     return Message(role="assistant", content=content, tool_calls=calls, producer=Producer("human"), trainable=True)
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from offline_arl.datasets.pairs.config import UnpairedConfig
 from offline_arl.datasets.pairs.judgements import thumb
 from offline_arl.datasets.pairs.pair import Side, is_trained_step
 from offline_arl.datasets.segments import success_of
 from offline_arl.errors import UsageError
+from offline_arl.rewards.preferences import UnpairedConfig
 from offline_arl.trajectories.schema import Score, Trajectory
 
 # The range that the product of class weight and class size, desirable over undesirable, should lie in: section 4.2.

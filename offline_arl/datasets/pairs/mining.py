@@ -9,12 +9,11 @@ import msgspec
 import numpy as np
 
 from offline_arl.datasets.pairs.branches import kept_pairs, kind_of, rewritten_request_pairs
-from offline_arl.datasets.pairs.config import PairsConfig
 from offline_arl.datasets.pairs.divergences import Attempt, divergences
 from offline_arl.datasets.pairs.judgements import comparison_pairs, correction_pairs
 from offline_arl.datasets.pairs.outcomes import QValues, attempt_value, step_pairs, trajectory_pairs, value_pairs
 from offline_arl.datasets.pairs.pair import Pair
-from offline_arl.datasets.pairs.rows import PairKind
+from offline_arl.rewards.preferences import PairKind, PairsConfig
 from offline_arl.trajectories.families import components
 from offline_arl.trajectories.schema import Trajectory
 
@@ -43,11 +42,11 @@ def mine(
     for group in _groups(attempts, config):
         for pair in _pairs_of_group(group, config, counts, q_values):
             found[pair.kind].append(pair)
-    if "comparison" in config.kinds:
+    if "comparison" in config.pair_kinds:
         found["comparison"] += comparison_pairs(attempts, counts)
-    if "correction" in config.kinds:
+    if "correction" in config.pair_kinds:
         found["correction"] += [pair for attempt in attempts for pair in correction_pairs(attempt, counts)]
-    return [pair for kind in config.kinds for pair in found[kind]]
+    return [pair for kind in config.pair_kinds for pair in found[kind]]
 
 
 def families_of(trajectories: Iterable[Trajectory], config: PairsConfig) -> Iterator[list[Trajectory]]:
@@ -89,7 +88,7 @@ class Links:
 
 def task_key(task_id: str | None, group_id: str | None, config: PairsConfig) -> str | None:
     """What attempts that are compared with one another share; None where there is nothing."""
-    if config.within == "task" and task_id is not None:
+    if config.compare_within == "task" and task_id is not None:
         return f"task {task_id}"
     return None if group_id is None else f"group {group_id}"
 
@@ -126,18 +125,18 @@ def _pairs_of_group(
     known = [value for value in values.values() if value is not None]
     counts["compared_groups"] += 1
     counts["mixed_groups"] += len(set(known)) > 1
-    if "trajectory" in config.kinds:
+    if "trajectory" in config.pair_kinds:
         yield from trajectory_pairs(group, lambda attempt: values[id(attempt)], config, counts)
     for divergence in divergences(group):
         counts["shared_states"] += 1
         kind = kind_of(divergence)
         pairs: list[Pair] = []
-        if kind in config.kinds:
+        if kind in config.pair_kinds:
             pairs = step_pairs(divergence, lambda attempt: values[id(attempt)], config, counts, kind)
         if not pairs:
-            pairs = [pair for pair in kept_pairs(divergence, counts) if pair.kind in config.kinds]
-        if not pairs and q_values is not None and "value" in config.kinds:
+            pairs = [pair for pair in kept_pairs(divergence, counts) if pair.kind in config.pair_kinds]
+        if not pairs and q_values is not None and "value" in config.pair_kinds:
             pairs = value_pairs(divergence, q_values, config, counts)
         yield from pairs
-    if "fork" in config.kinds:
+    if "fork" in config.pair_kinds:
         yield from rewritten_request_pairs(group, counts)

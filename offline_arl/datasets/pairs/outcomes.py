@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
 
-from offline_arl.datasets.pairs.config import PairsConfig
 from offline_arl.datasets.pairs.divergences import Attempt, Divergence
 from offline_arl.datasets.pairs.pair import Pair, Side, is_trained_step, shared_length, whole_side
-from offline_arl.datasets.pairs.rows import PairKind
 from offline_arl.datasets.segments import success_of
 from offline_arl.rewards.components import step_rewards
+from offline_arl.rewards.preferences import PairKind, PairsConfig
 from offline_arl.trajectories.schema import Trajectory
 
 ValueOf = Callable[[Attempt], float | None]
@@ -21,7 +20,7 @@ QValues = Mapping[tuple[str, int], float]  # (trajectory_id, step) -> Q
 
 def attempt_value(trajectory: Trajectory, config: PairsConfig) -> float | None:
     """How good an attempt was: success as 1.0 or 0.0, or its return; None where nobody knows."""
-    if config.by == "success":
+    if config.compare_by == "success":
         success = success_of(trajectory.outcome)
         return None if success is None else float(success)
     rewards = step_rewards(trajectory, config.rewards)
@@ -30,7 +29,7 @@ def attempt_value(trajectory: Trajectory, config: PairsConfig) -> float | None:
 
 def scorer_of(trajectory: Trajectory, config: PairsConfig) -> str:
     """What `attempt_value` is a number of."""
-    return trajectory.outcome.scorer or ("outcome" if config.by == "success" else "return")
+    return trajectory.outcome.scorer or ("outcome" if config.compare_by == "success" else "return")
 
 
 def trajectory_pairs(
@@ -112,9 +111,8 @@ def value_pairs(divergence: Divergence, q_values: QValues, config: PairsConfig, 
     valued = []
     for attempts in divergence.steps:
         number = _step_number(attempts[0].trajectory, divergence.position)
-        found = [
-            q for attempt in attempts if (q := q_values.get((attempt.trajectory.trajectory_id, number))) is not None
-        ]
+        names = [(attempt.trajectory.trajectory_id, number) for attempt in attempts]
+        found = [q_values[name] for name in names if name in q_values]
         if found:
             valued.append((fmean(found), attempts[0].trajectory))
     pairs = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from offline_arl.datasets.pairs.rows import PairKind
+from offline_arl.rewards.preferences import PairKind
 from offline_arl.trajectories.schema import Message, ToolCall, Trajectory, is_policy_message
 
 _encode = msgspec.json.Encoder(order="deterministic").encode

@@ -13,23 +13,12 @@ users spoke differently share less: the system prompt, or nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-PairKind = Literal[
-    "trajectory",  # two attempts at one task, the better one chosen
-    "step",  # the first step in which attempts with a common beginning differ, by what became of either
-    "fork",  # a branch and what it branched off from, by their outcomes
-    "regeneration",  # an answer that was thrown away, and the one in its place
-    "choice",  # several answers of one model call (n > 1), of which one was gone on with
-    "comparison",  # compared by a person or a judge
-    "correction",  # a step and what a person would have had instead
-    "value",  # two steps in the same state, by a critic
-    "negative",  # a good call and one that is wrong in a known way
-]
+from offline_arl.rewards.preferences import PairKind
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from offline_arl.rendering.return_conditioning import MAX_LEVELS, ConditioningConfig
 from offline_arl.rewards.components import RewardConfig
+from offline_arl.rewards.preferences import PairsConfig, UnpairedConfig
 from offline_arl.workflows.stages.base import Artifact, Dtype, InputFile, Ref, Stage
 
 
@@ -94,3 +95,35 @@ class Dataset(Stage):
         if self.top_fraction is not None and self.form != "filtered_bc":
             raise ValueError(f"top_fraction goes with the form filtered_bc, not {self.form}")
         return self
+
+
+class PairsDataset(PairsConfig, Stage):
+    """Mine pairs of a chosen and a rejected side from the store, for the tokenizer of `policy`.
+
+    `splits` as for the other forms. `values`: value heads, for pairs of kind "value".
+    """
+
+    kind: Literal["dataset"]
+    form: Literal["pairs"]
+    store: Annotated[str, Ref("store")]
+    policy: Annotated[str, Ref("policy")]
+    values: Annotated[str | None, Ref("values")] = None
+    splits: tuple[str, ...] = ()
+    max_tokens: int | None = Field(1024, ge=16)  # of a side; None: no bound
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("dataset",)
+    seeded: ClassVar[bool] = False
+
+
+class UnpairedDataset(UnpairedConfig, Stage):
+    """Label the answers of the store as desirable or not, for KTO and the tokenizer of `policy`."""
+
+    kind: Literal["dataset"]
+    form: Literal["unpaired"]
+    store: Annotated[str, Ref("store")]
+    policy: Annotated[str, Ref("policy")]
+    splits: tuple[str, ...] = ()
+    max_tokens: int | None = Field(1024, ge=16)  # of an answer with its prompt; None: no bound
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("dataset",)
+    seeded: ClassVar[bool] = False
