@@ -123,7 +123,7 @@ def test_the_last_of_two_settings_of_a_key_wins(file: Path) -> None:
         ("stages.data.rewards.step_costs=1", ["'stages.data.rewards.step_costs'", "did you mean step_cost"]),
         ("stages.bc.algorithm=iql", ["'stages.bc.values' is missing"]),
         ("stages.bc.kind=trainn", ["stages.bc is of no known kind", "train (algorithm bc|filtered_bc)"]),
-        ("stages.data.form=bcc", ["stages.data.form", "'filtered_bc'", "not 'bcc'"]),
+        ("stages.data.form=bcc", ["stages.data is of no known kind", "dataset (form bc|filtered_bc", "(form pairs)"]),
         ("stages.bc.learning_rate=.inf", ["stages.bc.learning_rate", "finite number", "not inf"]),
         ("stages.evaluation.policies=[bc, bc]", ["stages.evaluation.policies: 'bc' stands twice"]),
         ("stages.evaluation.policies=[behavior]", ["'behavior' is the name of the logs"]),
@@ -196,8 +196,8 @@ def test_logs_and_source_exclude_one_another(file: Path) -> None:
 
 
 def test_several_problems_are_counted(file: Path) -> None:
-    path = changed(file, data={"kind": "dataset", "store": "store"})
-    with pytest.raises(UsageError, match=r"'stages\.data\.form' is missing \(and 1 more\)$"):
+    path = changed(file, data={"kind": "dataset", "form": "bc"})
+    with pytest.raises(UsageError, match=r"'stages\.data\.store' is missing \(and 1 more\)$"):
         load_pipeline(path)
 
 
