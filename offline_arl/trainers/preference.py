@@ -1,0 +1,217 @@
+"""Preference training on transformers' Trainer: DPO, cDPO, IPO and SimPO on pairs, KTO on labeled answers.
+
+Token ids and masks come from the dataset as they are, so tool output and user text inside a completion of several
+turns get no gradient. The reference's log-probabilities are computed once, before training. A pair's prompt is encoded
+once for both sides. The loss of an update is
+
+    sum over rows of weight(row) * loss(row)  /  number of rows
+
+over the global batch, so the split into micro-batches and processes changes nothing; KTO's reference point is that of
+the global batch too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offline_arl.datasets.collate import TokenBudgetSampler
+from offline_arl.datasets.pairs import PairDataset, UnpairedDataset
+from offline_arl.datasets.preference_batches import mismatched_partners, pair_costs, steady_batches
+from offline_arl.datasets.updates import MicroBatchSampler
+from offline_arl.errors import DataError, UsageError
+from offline_arl.trainers.checkpoint import TrainingRecord, save_checkpoint
+from offline_arl.trainers.preference_config import (
+    AnyPreferenceConfig,
+    DPOConfig,
+    IPOConfig,
+    KTOConfig,
+    PairConfig,
+    SimPOConfig,
+)
+from offline_arl.trainers.preference_reference import answer_reference, pair_reference
+from offline_arl.trainers.preference_trainers import KTOTrainer, PairTrainer, PreferenceTrainer
+from offline_arl.trainers.weighted_bc import (
+    _arguments,
+    _optimizer,
+    _pad_token_id,
+    _preserved_random_state,
+    _with_adapter,
+)
+
+_logger = logging.getLogger(__name__)
+
+MONITOR_NAME = "monitors.jsonl"
+_ALGORITHMS: dict[type[AnyPreferenceConfig], str] = {
+    DPOConfig: "dpo", IPOConfig: "ipo", SimPOConfig: "simpo", KTOConfig: "kto",
+}  # fmt: skip
+
+
+def train_preferences(
+    model: Any,
+    tokenizer: Any,
+    dataset: PairDataset | UnpairedDataset,
+    config: AnyPreferenceConfig,
+    output_dir: str | Path,
+    *,
+    seed: int,
+    reference_model: Any = None,
+    reference_folder: str | Path | None = None,
+    resume_from_checkpoint: str | Path | None = None,
+) -> TrainingRecord:
+    """Train a policy on preferences and save it.
+
+    Args:
+        model: The causal language model to train, in place.
+        tokenizer: Its tokenizer, saved with it.
+        dataset: Pairs for DPO, IPO and SimPO, labeled answers for KTO, rendered with this tokenizer.
+        config: Which objective, and how to train.
+        output_dir: Where the policy is saved, with `monitors.jsonl` (a line for each log line of training);
+            checkpoints, if asked for, in its sibling `<name>.checkpoints`.
+        seed: Of batch order and adapters.
+        reference_model: The frozen reference; None takes the policy as it is at the start. It is not needed any more
+            once training begins.
+        reference_folder: Where the reference's log-probabilities are kept for other runs on the same data; None
+            computes them for this run alone.
+        resume_from_checkpoint: A checkpoint folder of an earlier run with the same arguments. It needs
+            `reference_folder` or `reference_model`, for the policy is that of the checkpoint by then.
+
+    Returns:
+        The record saved beside the policy; its metrics hold the mean loss of the run, the last values of the
+        monitors, updates, rows and seconds, and for each alarm the number of log lines that raised it.
+
+    Raises:
+        UsageError: The dataset is of the wrong kind, or adapters are asked for and peft is missing.
+        DataError: No row has a weight above 0, KTO has labels of one kind alone, or training diverged.
+    """
+    output_dir = Path(output_dir)
+    rows = _rows_with_weight(dataset, config)
+    pad_token_id = _pad_token_id(tokenizer)
+    reference = {
+        "model": model if reference_model is None else reference_model,
+        "pad_token_id": pad_token_id,
+        "tokens_per_batch": config.tokens_per_batch,
+        "folder": None if reference_folder is None else Path(reference_folder),
+    }
+    batches, make = _prepared(rows, config, reference, seed)
+    limit = None if config.max_steps is None else config.max_steps * config.gradient_accumulation_steps
+    sampler = MicroBatchSampler(batches[:limit], batches_per_update=config.gradient_accumulation_steps)
+    with _preserved_random_state():
+        trained = _with_adapter(model, config, seed) if config.lora_rank is not None else model
+        trainer = make(
+            model=trained,
+            args=_arguments(config, output_dir, seed, len(sampler), trained),
+            rows=rows,
+            sampler=sampler,
+            pad_token_id=pad_token_id,
+            share_prefix=config.share_prefix and not config.gradient_checkpointing,
+            optimizers=(_optimizer(config, trained), None),
+        )
+        result = trainer.train(
+            resume_from_checkpoint=None if resume_from_checkpoint is None else str(resume_from_checkpoint)
+        )
+    if trained is not model:
+        trained.merge_and_unload()
+    model.eval()
+    record = save_checkpoint(
+        model,
+        tokenizer,
+        output_dir,
+        algorithm=_ALGORITHMS[type(config)],
+        config=config.model_dump(mode="json"),
+        seed=seed,
+        dataset_fingerprint=dataset.manifest.fingerprint,
+        dataset_sha256=dataset.manifest.content_sha256,
+        metrics=_metrics(trainer, result, sum(map(len, batches[:limit]))),
+    )
+    lines = [json.dumps(entry) for entry in trainer.state.log_history if "loss" in entry]
+    (output_dir / MONITOR_NAME).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return record
+
+
+def _prepared(
+    rows: Sequence[Any], config: AnyPreferenceConfig, reference: dict[str, Any], seed: int
+) -> tuple[list[list[int]], Callable[..., PreferenceTrainer]]:
+    """The batches of the run, and what makes the trainer with the reference's values."""
+    if isinstance(config, KTOConfig):
+        _check_labels(rows, config)
+        lengths = np.array([len(row) for row in rows])
+        steady = steady_batches(lengths, max_tokens=config.tokens_per_batch, epochs=config.epochs, seed=seed)
+        partners = mismatched_partners(rows, steady.batches).tolist()
+        answers = answer_reference(rows=rows, partners=partners, **reference)
+        return steady.schedule, partial(KTOTrainer, config=config, partners=partners, reference=answers)
+    assert isinstance(config, PairConfig)
+    costs = pair_costs(rows, share_prefix=config.share_prefix)
+    batches = TokenBudgetSampler(costs, max_tokens=config.tokens_per_batch, epochs=config.epochs, seed=seed).batches
+    needed = not isinstance(config, SimPOConfig) or config.monitor_reference
+    pairs = pair_reference(rows=rows, **reference) if needed else None
+    return batches, partial(PairTrainer, config=config, reference=pairs)
+
+
+def _rows_with_weight(dataset: PairDataset | UnpairedDataset, config: AnyPreferenceConfig) -> Sequence[Any]:
+    """The rows that carry weight."""
+    kind = UnpairedDataset if isinstance(config, KTOConfig) else PairDataset
+    if not isinstance(dataset, kind):
+        raise UsageError(
+            f"{_ALGORITHMS[type(config)]} trains on a dataset of kind {kind.kind}, this one is of kind {dataset.kind}"
+        )
+    kept = [index for index, weight in enumerate(dataset.column("weight")) if weight > 0]
+    if not kept:
+        raise DataError("no row has a weight above 0: nothing to train on; build the dataset again")
+    if len(kept) < len(dataset):
+        _logger.info("%d of %d rows carry no weight and are left out", len(dataset) - len(kept), len(dataset))
+    return _Subset(dataset, kept)
+
+
+def _check_labels(rows: Sequence[Any], config: KTOConfig) -> None:
+    """Refuse labels of one kind alone; warn where the weighted kinds are far from balanced.
+
+    Raises:
+        DataError: All labels are alike.
+    """
+    totals = {label: sum(row.weight for row in rows if bool(row.label) == label) for label in (True, False)}
+    if min(totals.values()) == 0:
+        only = "desirable" if totals[True] else "undesirable"
+        raise DataError(f"all {len(rows)} answers are {only}: KTO needs both kinds; clone desirable answers instead")
+    ratio = config.desirable_weight * totals[True] / (config.undesirable_weight * totals[False])
+    if not 0.99 <= ratio <= 1.34:
+        balanced = config.desirable_weight * totals[True] / totals[False]
+        _logger.warning(
+            "weighted desirable answers are %.2f times the undesirable ones, the paper recommends 1 to 4/3; set "
+            "undesirable_weight between %.2f and %.2f, or desirable_weight accordingly",
+            ratio, 0.75 * balanced, balanced,
+        )  # fmt: skip
+
+
+def _metrics(trainer: PreferenceTrainer, result: Any, rows: int) -> dict[str, float]:
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    seen = {name: value for window in trainer.monitor.history for name, value in window.items()}  # the last of each
+    return {
+        "loss": float(result.training_loss),
+        "last_loss": float(logged[-1]) if logged else float(result.training_loss),
+        "updates": float(trainer.state.global_step),
+        "rows": float(rows),
+        "seconds": float(result.metrics["train_runtime"]),
+        **seen,
+        **{f"alarm/{kind}": float(number) for kind, number in trainer.monitor.alarms.items()},
+    }
+
+
+class _Subset(Sequence[Any]):
+    """Some rows of a dataset, renumbered."""
+
+    def __init__(self, rows: Sequence[Any], kept: Sequence[int]) -> None:
+        self._rows = rows
+        self._kept = kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._rows[self._kept[index]]
