@@ -1,4 +1,4 @@
-"""Commands about environments: env tasks, env check, env audit."""
+"""Commands about environments: env tasks, env check, env cases, env audit."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Check environments, their judges and audit trails.")
     group.command(epilog=example("offline-arl env tasks --store runs/store --output runs/tasks"))(tasks)
     group.command(epilog=example("offline-arl env check support_desk --tasks 200"))(check)
+    group.command(
+        epilog=example("offline-arl env cases support_desk --episodes runs/eval/store --output runs/cases"),
+    )(cases)
     group.command(epilog=example("offline-arl env audit runs/audit.jsonl"))(audit)
     app.add_typer(group, name="env")
 
@@ -83,6 +86,21 @@ def _draw(console: Console, report: CheckReport) -> None:
     console.print(
         f"{report.environment}: {report.tasks} tasks, {report.examples} examples, {len(report.problems)} problems"
     )
+
+
+def cases(
+    name: Annotated[str, typer.Argument(help="Environment.")],
+    episodes: Annotated[Path, typer.Option(help="Store of episodes, as evaluate leaves one.", parser=path)],
+    output: Out,
+    json: Json = False,
+) -> None:
+    """Make a store of what policies failed at, each beside an example of success: pairs to learn from."""
+    from offline_arl.workflows.environments import training_cases_of
+
+    with Output(as_json=json) as out:
+        made = training_cases_of(name, episodes, output)
+        text = f"{made['failures']} failures beside {made['examples']} examples of success: {output}"
+        out.finish(made, lambda console: console.print(text, markup=False))
 
 
 def audit(

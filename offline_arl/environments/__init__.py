@@ -12,6 +12,7 @@ ENTRY_POINT_GROUP = "offline_arl.environments"
 _REPLAY = "replay:"
 _OWN = {  # found without an installation's metadata, which may be older than the code
     "support_desk": "offline_arl.environments.support_desk",
+    "support_desk_red_team": "offline_arl.environments.support_desk.red_team",
     "random_walks": "offline_arl.environments.probes.random_walks",
     "double_t_maze": "offline_arl.environments.probes.double_t_maze",
     "key_to_door": "offline_arl.environments.probes.key_to_door",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from offline_arl.trajectories.schema import Message, Outcome
+from offline_arl.trajectories.schema import Message, Outcome, Trajectory
 
 
 class StopReason(StrEnum):
@@ -36,6 +36,22 @@ class Task:
     task_type: str
     payload: dict[str, Any]
     allowed_tools: tuple[str, ...] | None = None
+
+
+def task_metadata(task: Task) -> dict[str, Any]:
+    """What a trajectory's metadata keep of its task under "task", so that the task can be played again."""
+    allowed = {} if task.allowed_tools is None else {"allowed_tools": list(task.allowed_tools)}
+    return {"payload": task.payload, **allowed}
+
+
+def task_of(trajectory: Trajectory) -> Task | None:
+    """The task of an episode, from its metadata; None where they have none."""
+    kept = trajectory.metadata.get("task")
+    if not isinstance(kept, dict) or not isinstance(kept.get("payload"), dict) or trajectory.task_id is None:
+        return None
+    allowed = kept.get("allowed_tools")
+    tools = tuple(str(name) for name in allowed) if isinstance(allowed, list) else None
+    return Task(trajectory.task_id, trajectory.task_type or "unknown", kept["payload"], tools)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from offline_arl.datasets.return_conditioning import ReturnConditioning
-from offline_arl.environments.protocol import Environment, StepResult, Task
+from offline_arl.environments.protocol import Environment, StepResult, Task, task_metadata
 from offline_arl.errors import DataError, TemplateError
 from offline_arl.rollouts.conditioning import EpisodeTarget
 from offline_arl.rollouts.episode import Episode
@@ -197,6 +197,7 @@ class Rollout:
             "seed": settings.seed,
             "attempt": self.attempt,
             "temperature": settings.config.temperature,
+            "task": task_metadata(self.task),
         }
         if self._target is not None:
             identity.append(self._target.target)

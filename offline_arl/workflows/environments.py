@@ -9,9 +9,12 @@ from typing import Any
 from offline_arl import environments
 from offline_arl.environments.audit import verify
 from offline_arl.environments.checking import CheckReport, check
+from offline_arl.environments.demonstrations import training_cases
 from offline_arl.environments.replay.family import write_tasks
+from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.lineage import remember_derived
 from offline_arl.trajectories.select import in_split
+from offline_arl.trajectories.store import Store
 from offline_arl.workflows.single import new_folder
 from offline_arl.workflows.stores import reading
 
@@ -31,6 +34,32 @@ def check_environment(name: str, *, tasks: int = 100, seed: int = 0) -> CheckRep
     return check(
         family, [task for split in ("train", "validation", "test") for task in family.tasks(split, tasks, seed=seed)]
     )
+
+
+def training_cases_of(name: str, episodes: str | Path, output: str | Path) -> dict[str, Any]:
+    """Make a store of what policies failed at, each with the example of success (see `environments.demonstrations`).
+
+    Args:
+        name: Of the environment.
+        episodes: A store of its episodes, as `evaluate` leaves one.
+        output: Folder of the store to make.
+
+    Returns:
+        `output`, `failures` and `examples`.
+
+    Raises:
+        UsageError: There is no such environment or it has no examples, or `output` is not empty.
+        DataError: No episode failed, or none has its task with it.
+    """
+    family = environments.load(name)
+    counts = {"failures": 0, "examples": 0}
+    with reading(episodes) as opened, new_folder(output) as work:
+        with Store.create(work).writer() as writer:
+            for trajectory in training_cases(family, opened.iter_trajectories()):
+                counts["examples" if trajectory.agent == "example" else "failures"] += writer.add(trajectory)
+        if not counts["failures"]:
+            raise DataError(f"{episodes}: no failed episode whose task is in its metadata, as rollouts leave them")
+    return {"output": str(output), **counts}
 
 
 def verify_audit_trail(path: str | Path, *, last_hash: str | None = None) -> dict[str, Any]:

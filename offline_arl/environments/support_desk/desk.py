@@ -85,6 +85,8 @@ def _view(order: Order) -> dict[str, Any]:
         view["weeks"] = order.weeks
     if order.refunded:
         view["refunded"] = True
+    if order.note is not None:
+        view["note"] = order.note
     return view
 
 

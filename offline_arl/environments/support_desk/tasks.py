@@ -48,13 +48,17 @@ _CYCLE: tuple[tuple[RequestKind, ...], ...] = (
 
 
 class Order(msgspec.Struct, frozen=True):
-    """One row of the shop's database. `weeks` counts since delivery; None while not delivered."""
+    """One row of the shop's database.
+
+    `weeks` counts since delivery; None while not delivered. `note` is what somebody wrote into it, shown as it is.
+    """
 
     order_id: str
     status: OrderStatus
     address: str
     weeks: int | None = None
     refunded: bool = False
+    note: str | None = None
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -126,7 +130,7 @@ def expectation(payload: DeskPayload) -> Expectation:
 
 def split_of(payload: DeskPayload) -> str:
     """The split that a task's content belongs to: 60 % train, 20 % validation, 20 % test of all contents."""
-    digest = hashlib.sha256(msgspec.json.encode(payload)).digest()[0] % 5
+    digest = hashlib.sha256(encode_payload(payload)).digest()[0] % 5
     return "train" if digest < 3 else SPLITS[digest - 2]
 
 
@@ -148,7 +152,7 @@ def _task(split: str, index: int, seed: int) -> Task:
         payload = _draw(kinds, generator)
         if split_of(payload) == split and not _is_done_already(payload):
             break
-    encoded = msgspec.json.encode(payload)
+    encoded = encode_payload(payload)
     task_type = kinds[0] if len(kinds) == 1 else "compound"
     task_id = f"desk-{hashlib.sha256(encoded).hexdigest()[:16]}"
     return Task(task_id, task_type, msgspec.json.decode(encoded))
@@ -160,6 +164,15 @@ def _is_done_already(payload: DeskPayload) -> bool:
     return any(
         request.kind == "address" and addresses.get(request.order_id) == request.address for request in payload.requests
     )
+
+
+def encode_payload(payload: DeskPayload) -> bytes:
+    """`Task.payload` as JSON text, which ids and splits are made of; notes are in it only where there are some."""
+    raw = msgspec.to_builtins(payload)
+    for order in raw["orders"]:
+        if order["note"] is None:
+            del order["note"]
+    return msgspec.json.encode(raw)
 
 
 def decode_payload(payload: dict[str, Any]) -> DeskPayload:
