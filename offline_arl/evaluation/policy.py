@@ -29,6 +29,7 @@ class CallCounts(NamedTuple):
     accurate: int  # valid against the tools in force and answered without an error
     steps: int
     invalid_steps: int  # with a call that the tools in force do not accept, or marked invalid by the environment
+    calling_steps: int  # with at least one call
 
 
 def evaluate(
@@ -50,6 +51,8 @@ def evaluate(
         `return`: mean undiscounted return, the outcome's own component of that name where it has one, so that logs and
         episodes of an environment that measures it are compared by the same; records without an outcome are left out.
         `steps`: mean number of assistant messages.
+        `call_rate`: share of steps with a tool call. Training against bad calls may teach a policy not to call at all:
+        compare it with the rate before.
         `tool_call_accuracy`: share of calls that are valid against the tools in force and answered without an
         error. A call that nothing answers counts as answered where it ends its trajectory.
         `invalid_action_rate`: share of steps with a call that is malformed, unknown or breaks its schema, or that
@@ -118,7 +121,7 @@ def paired_difference(
 def count_calls(trajectory: Trajectory) -> CallCounts:
     """Count calls and steps of one trajectory, as `evaluate` defines them."""
     steps = trajectory.step_indices()
-    calls = accurate = invalid_steps = 0
+    calls = accurate = invalid_steps = calling_steps = 0
     for position, index in enumerate(steps):
         message = trajectory.messages[index]
         end = steps[position + 1] if position + 1 < len(steps) else len(trajectory.messages)
@@ -128,12 +131,13 @@ def count_calls(trajectory: Trajectory) -> CallCounts:
         valid = [checker.problem(call) is None for call in message.tool_calls]
         matched = _match_answers(message.tool_calls, answers)
         calls += len(valid)
+        calling_steps += bool(valid)
         accurate += sum(
             is_valid and (answer.error is None if answer is not None else is_last)
             for is_valid, answer in zip(valid, matched, strict=True)
         )
         invalid_steps += not all(valid) or is_marked_invalid(trajectory, index)
-    return CallCounts(calls, accurate, len(steps), invalid_steps)
+    return CallCounts(calls, accurate, len(steps), invalid_steps, calling_steps)
 
 
 def _match_answers(calls: Sequence[ToolCall], answers: Sequence[Message]) -> list[Message | None]:
@@ -148,6 +152,7 @@ def _process(kept: Sequence[Trajectory], generator: np.random.Generator) -> dict
     counts = [count_calls(item) for item in kept]
     return {
         "steps": bootstrap_mean([count.steps for count in counts], generator=generator),
+        "call_rate": wilson_interval(sum(c.calling_steps for c in counts), sum(c.steps for c in counts)),
         "tool_call_accuracy": wilson_interval(sum(c.accurate for c in counts), sum(c.calls for c in counts)),
         "invalid_action_rate": wilson_interval(sum(c.invalid_steps for c in counts), sum(c.steps for c in counts)),
         "truncation_rate": wilson_interval(sum(item.truncated for item in kept), len(kept)),

@@ -25,6 +25,41 @@ NATURAL_KINDS: tuple[PairKind, ...] = (
 )  # fmt: skip
 
 
+NegativeKind = Literal[
+    "wrong_type",  # an argument of another type than the schema asks for
+    "missing_argument",  # a required argument is left out
+    "unknown_tool",  # a tool that does not exist
+    "value_from_another_turn",  # an argument's value that belongs to something else in the conversation
+    "missing_call",  # an answer where a call is due first
+    "wrong_order",  # a call before the one whose result it needs
+    "needless_call",  # a call where none is due
+]
+NEGATIVE_KINDS: tuple[NegativeKind, ...] = (
+    "wrong_type", "missing_argument", "unknown_tool", "value_from_another_turn", "missing_call", "wrong_order",
+    "needless_call",
+)  # fmt: skip
+
+
+class NegativesConfig(BaseModel):
+    """Tool-call negatives, made from good steps (pairs of kind "negative").
+
+    `kinds`: see `NegativeKind`. `per_step`: at most so many of one step, of kinds that are rare so far. `source`: which
+    attempts are good enough to learn from: the successful ones, or all that did not crash. `grades`: how bad each kind
+    is, at most 1: the margin and the weight of its pairs. `seed`: of the choices.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kinds: tuple[NegativeKind, ...] = NEGATIVE_KINDS
+    per_step: PositiveInt = 1
+    source: Literal["successes", "all"] = "successes"
+    grades: dict[NegativeKind, float] = {
+        "wrong_type": 1.0, "missing_argument": 1.0, "unknown_tool": 1.0, "value_from_another_turn": 0.75,
+        "missing_call": 1.0, "wrong_order": 0.75, "needless_call": 0.5,
+    }  # fmt: skip
+    seed: int = Field(0, ge=0)
+
+
 class PairsConfig(BaseModel):
     """Which pairs to make, and of what.
 
@@ -32,8 +67,8 @@ class PairsConfig(BaseModel):
     their task_id ("task"; where they have none, their group_id) or their group_id ("group"). `compare_by`: attempts
     differ by success, or by the undiscounted return that `rewards` gives them; a pair needs a gap of more than
     `min_margin`, in units of either (a success counts 1). `value_margin`: the gap in Q that a value pair needs.
-    `max_pairs_per_task`: of trajectory pairs; those with the largest margins are kept. `max_tokens`: of one side; None
-    is no bound.
+    `max_pairs_per_task`: of trajectory pairs; those with the largest margins are kept. `negatives`: of the kind
+    "negative", which is made on request only. `max_tokens`: of one side; None is no bound.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -45,6 +80,7 @@ class PairsConfig(BaseModel):
     rewards: RewardConfig = RewardConfig()
     value_margin: float = Field(0.1, gt=0)
     max_pairs_per_task: PositiveInt | None = None
+    negatives: NegativesConfig = NegativesConfig()
     max_tokens: PositiveInt | None = None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
+from offline_arl.datasets.negatives import NegativeMaker
 from offline_arl.datasets.pairs.build import build_pairs, build_unpaired
 from offline_arl.datasets.pairs.labels import ClassWeights
 from offline_arl.datasets.pairs.outcomes import QValues
@@ -45,6 +46,7 @@ def build_pairs_dataset(config: PairsDataset, context: StageContext) -> StageOut
         store, pl.col("comparison_id").is_not_null() | pl.col("correction").is_not_null()
     )
     trajectories = read_trajectories(context, store, where)
+    negatives = NegativeMaker(mining.negatives) if "negative" in mining.pair_kinds else None
     with _told_limit(config.max_tokens):
         manifest = build_pairs(
             store_families(store, trajectories, judgements, mining, where),
@@ -53,6 +55,7 @@ def build_pairs_dataset(config: PairsDataset, context: StageContext) -> StageOut
             config=mining,
             splits=_splits(store),
             q_values=q_values,
+            more=negatives,
         )
     _remember(store, context, manifest)
     counts = manifest.counts
@@ -62,7 +65,7 @@ def build_pairs_dataset(config: PairsDataset, context: StageContext) -> StageOut
     return StageOutputs(
         artifacts={"dataset": "dataset"},
         metrics={**metrics, f"rows/{context.name}": count(counts["rows"])},
-        notes=tuple(pair_notes(manifest)),
+        notes=(*pair_notes(manifest), *(() if negatives is None else negative_notes(negatives))),
     )
 
 
@@ -113,6 +116,13 @@ def pair_notes(manifest: DatasetManifest) -> list[str]:
     if kinds.get("step") == 0:
         notes.append(_why_no_steps(counts["shared_states"], counts["compared_groups"]))
     return [*notes, *_left_out(manifest)]
+
+
+def negative_notes(negatives: NegativeMaker) -> list[str]:
+    """How many negatives of each kind, and what they teach about calling tools."""
+    kinds = ", ".join(f"{number} {kind}" for kind, number in negatives.made.most_common())
+    pressure = f"pairs that teach to call weigh {negatives.call_pressure:.1f} more than pairs that teach not to"
+    return [f"negatives: {kinds or 'none'}; {pressure}"]
 
 
 def q_values_of(folder: Path) -> QValues:

@@ -86,7 +86,7 @@ def test_a_call_is_accurate_when_valid_and_answered_without_an_error() -> None:
             assistant(text="done"),
         )
     )
-    assert counted == (5, 1, 6, 3)
+    assert counted == (5, 1, 6, 3, 5)
 
 
 def test_a_call_that_nothing_answers_counts_only_where_it_ends_the_trajectory() -> None:
@@ -122,6 +122,7 @@ def test_measures_counted_by_hand() -> None:
     assert measures["success/look"] == wilson_interval(1, 2)
     assert measures["success/talk"] == wilson_interval(0, 1)
     assert measures["steps"].estimate == pytest.approx(5 / 4)
+    assert measures["call_rate"] == wilson_interval(2, 5)
     assert measures["tool_call_accuracy"] == wilson_interval(1, 2)
     assert measures["invalid_action_rate"] == wilson_interval(1, 5)
     assert measures["truncation_rate"] == wilson_interval(1, 4)
@@ -133,7 +134,7 @@ def test_measures_counted_by_hand() -> None:
 
 def test_actions_that_the_environment_marked_are_invalid() -> None:
     marked = Message(role="assistant", content=[], metadata={"invalid_action": True})
-    assert count_calls(trajectory(marked, assistant())) == (0, 0, 2, 1)
+    assert count_calls(trajectory(marked, assistant())) == (0, 0, 2, 1, 0)
 
 
 def test_without_calls_there_is_no_accuracy() -> None:
