@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from toys.token_values import random_token_heads
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 from transformers.models.auto import AutoModelForCausalLM
 
@@ -20,7 +21,7 @@ from offline_arl import optional
 from offline_arl.errors import DataError, GateError, UsageError
 from offline_arl.models.guided_policy import load_value_guidance, save_value_guided_policy
 from offline_arl.models.policy import load_model, logits_and_states
-from offline_arl.models.token_heads import TokenHeadShape, TokenValueHeads
+from offline_arl.models.token_heads import TokenValueHeads
 from offline_arl.models.value_guidance import GuidanceConfig, ValueGuidance
 from offline_arl.rollouts.sampler import SamplingConfig
 from offline_arl.rollouts.sync import FLOAT32_TOLERANCE, verify_sync
@@ -64,15 +65,8 @@ def tiny_model(family: str, *, tied: bool, seed: int = 0) -> Any:
         return AutoModelForCausalLM.from_config(config).eval()
 
 
-def random_heads(*, seed: int, hidden_layers: int = 1) -> TokenValueHeads:
-    """Values of a few units, so that they steer."""
-    shape = TokenHeadShape(HIDDEN, VOCABULARY, hidden_layers=hidden_layers, hidden_size=48)
-    heads = TokenValueHeads(shape, generator=torch.Generator().manual_seed(seed))
-    with torch.no_grad():
-        for head in (*heads.critics, heads.value):
-            head.output.weight.mul_(10.0)
-            head.output.bias.normal_(generator=torch.Generator().manual_seed(seed + 1))
-    return heads.eval().requires_grad_(False)
+def random_heads(*, seed: int) -> TokenValueHeads:
+    return random_token_heads(states=HIDDEN, vocabulary=VOCABULARY, hidden_layers=1, seed=seed)
 
 
 def prompts(count: int, seed: int = 0) -> list[list[int]]:
