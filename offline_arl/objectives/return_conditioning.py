@@ -19,8 +19,10 @@ from offline_arl.errors import DataError
 def quantile_edges(returns: Float[Tensor, " N"], *, bins: int) -> Float[Tensor, " E"]:
     """Lower borders of all classes but the first, such that each class holds about the same number of returns.
 
-    Every border is a return of the data above the smallest one, and each occurs once; so no class is empty, and where
-    returns repeat there are fewer classes than `bins` (two for returns of 0 and 1).
+    Every border is a return of the data above the smallest one, so no class is empty. Where there are at most `bins`
+    different returns, each is a class. Otherwise the classes are filled from the lowest return on, each with its share
+    of what is left, as nearly as whole groups of equal returns allow: a frequent return takes one class and not
+    several, and the few good attempts of a bad policy are not lost in the class of its failures.
 
     Args:
         returns: Returns-to-go or returns of the data, in any order.
@@ -34,15 +36,29 @@ def quantile_edges(returns: Float[Tensor, " N"], *, bins: int) -> Float[Tensor, 
 
     >>> quantile_edges(torch.tensor([4.0, 1.0, 3.0, 2.0]), bins=2).tolist()
     [3.0]
-    >>> quantile_edges(torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0]), bins=10).tolist()
-    [1.0]
+    >>> quantile_edges(torch.tensor([0.0] * 97 + [0.5, 1.0, 1.0]), bins=10).tolist()
+    [0.5, 1.0]
     """
     if len(returns) == 0 or not bool(torch.isfinite(returns).all()):
         raise DataError("returns to divide into classes must be finite, and there must be at least one")
-    ordered = returns.detach().sort().values
-    first_of_class = [number * len(ordered) // bins for number in range(bins)]
-    candidates = ordered[torch.tensor(first_of_class, dtype=torch.long, device=ordered.device)]
-    return candidates[1:][candidates[1:] > candidates[:-1]]
+    values: Tensor
+    values, counts = returns.detach().unique(return_counts=True)  # type: ignore[no-untyped-call]  # ascending
+    if len(values) <= bins:
+        return values[1:]
+    reached = counts.cumsum(0)
+    edges: list[int] = []
+    filled = 0
+    for left in range(bins, 1, -1):
+        goal = filled * left + len(returns) - filled  # times `left`, to compare whole numbers
+        last = int(torch.searchsorted(reached * left, goal))
+        before = filled if last == 0 else int(reached[last - 1])
+        if before > filled and 2 * goal <= (before + int(reached[last])) * left:
+            last -= 1  # the class is nearer to its share without this return
+        if last + 1 == len(values):
+            break
+        edges.append(last + 1)
+        filled = int(reached[last])
+    return values[torch.tensor(edges, dtype=torch.long, device=values.device)]
 
 
 def quantize_returns(returns: Float[Tensor, "*shape"], edges: Float[Tensor, " E"]) -> Int[Tensor, "*shape"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from fractions import Fraction
 
 import numpy as np
 
@@ -122,7 +122,21 @@ def quantize_returns(returns: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def quantile_edges(returns: np.ndarray, bins: int) -> list[float]:
-    """The first member of each of `bins` equal shares of the ordered data, each value once, the smallest left out."""
-    ordered = sorted(float(value) for value in returns)
-    firsts = {ordered[math.floor(number * len(ordered) / bins)] for number in range(bins)}
-    return sorted(first for first in firsts if first > ordered[0])
+    """Each value a class where there are few; else class after class takes the values that bring it nearest to its
+    share of what is left (of two equally near, the smaller class), at least one value.
+    """
+    values = [float(value) for value in returns]
+    different = sorted(set(values))
+    if len(different) <= bins:
+        return different[1:]
+    edges = []
+    for left in range(bins, 1, -1):
+        share = Fraction(len(values), left)
+        sizes = {value: sum(other <= value for other in values) for value in different}
+        last = min(different, key=lambda value: (abs(sizes[value] - share), sizes[value]))
+        different = [value for value in different if value > last]
+        values = [value for value in values if value > last]
+        if not different:
+            break
+        edges.append(different[0])
+    return edges

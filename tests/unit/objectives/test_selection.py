@@ -51,6 +51,18 @@ def test_quantile_classes_hold_equal_shares() -> None:
     assert objectives.quantize_returns(returns, edges).bincount().tolist() == [125] * 8
 
 
+def test_rare_good_returns_have_a_class_of_their_own() -> None:
+    """Three of a hundred attempts succeed: equal shares alone would put them among the failures."""
+    assert objectives.quantile_edges(torch.tensor([0.0] * 97 + [1.0] * 3), bins=10).tolist() == [1.0]
+
+
+def test_a_frequent_return_takes_one_class_of_several() -> None:
+    """900 zeros and 100 different returns above: of 5 classes four divide the 100, 25 each."""
+    returns = torch.cat([torch.zeros(900), torch.arange(1.0, 101.0)])
+    edges = objectives.quantile_edges(returns, bins=5)
+    assert edges.tolist() == [1.0, 26.0, 51.0, 76.0]
+
+
 @pytest.mark.parametrize("returns", [[], [1.0, float("nan")], [float("inf")]])
 def test_classes_need_finite_returns(returns: list[float]) -> None:
     with pytest.raises(DataError, match="finite"):
