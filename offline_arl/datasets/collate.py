@@ -29,6 +29,7 @@ class SegmentBatch:
     step_index: Int[Tensor, "B T"]  # -1 where action_mask is False
     token_weights: Float[Tensor, "B T"]  # weight of the token's step; 0 where action_mask is False
     shared_prefix: int  # the first tokens that all rows share and that hold no action token
+    position_ids: Int[Tensor, "B T"] | None = None  # of packed rows: 0 at the start of each segment
 
     @property
     def loss_mask(self) -> Bool[Tensor, "B T"]:
@@ -130,16 +131,27 @@ class TokenBudgetSampler(Sequence[list[int]]):
         epochs: How often each row is seen; a fraction ends the last epoch early.
         seed: Of the shuffles.
         pool_batches: Larger pools pad less and mix lengths less.
+        packed: The batches will be packed, so the budget is for the tokens alone and lengths are mixed freely.
     """
 
     def __init__(
-        self, lengths: NDArray[np.int64], *, max_tokens: int, epochs: float, seed: int, pool_batches: int = 32
+        self,
+        lengths: NDArray[np.int64],
+        *,
+        max_tokens: int,
+        epochs: float,
+        seed: int,
+        pool_batches: int = 32,
+        packed: bool = False,
     ) -> None:
         generator = np.random.default_rng(seed)
         self.batches: list[list[int]] = []
         remaining = epochs
         while remaining > 0:
-            batches = _epoch(lengths, max_tokens, pool_batches, generator)
+            if packed:
+                batches = _packed_epoch(lengths, max_tokens, generator)
+            else:
+                batches = _epoch(lengths, max_tokens, pool_batches, generator)
             self.batches.extend(batches[: max(1, round(len(batches) * remaining))] if remaining < 1 else batches)
             remaining -= 1
 
@@ -172,6 +184,19 @@ def _epoch(
     for members in np.split(order, np.flatnonzero(np.diff(np.sort(pool))) + 1):
         batches.extend(_cut(members, lengths, max_tokens))
     return [batches[position] for position in generator.permutation(len(batches))]
+
+
+def _packed_epoch(lengths: NDArray[np.int64], max_tokens: int, generator: np.random.Generator) -> list[list[int]]:
+    """Shuffled rows up to the budget of tokens; within a batch in ascending length."""
+    batches: list[list[int]] = []
+    total = max_tokens + 1
+    for row in generator.permutation(len(lengths)):
+        total += int(lengths[row])
+        if total > max_tokens:
+            batches.append([])
+            total = int(lengths[row])
+        batches[-1].append(int(row))
+    return [sorted(batch, key=lambda row: int(lengths[row])) for batch in batches]
 
 
 def _cut(order: NDArray[np.int64], lengths: NDArray[np.int64], max_tokens: int) -> list[list[int]]:

@@ -53,7 +53,7 @@ def load_model(name_or_path: str | Path, dtype: str = "float32") -> Any:
 
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
-    with _told_loading(f"the model {str(name_or_path)!r}"), _without_progress_bars():
+    with _told_loading(f"the model {str(name_or_path)!r}"), without_progress_bars():
         model, loading = AutoModelForCausalLM.from_pretrained(
             name_or_path,
             dtype=DTYPES[dtype],
@@ -100,7 +100,7 @@ def save_policy(model: Any, tokenizer: Any, folder: str | Path) -> None:
     folder = Path(folder)
     temporary = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.tmp"
     try:
-        with _without_progress_bars():
+        with without_progress_bars():
             model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
         if folder.exists():
@@ -289,7 +289,7 @@ def base_model(model: Any) -> Any:
 
 
 @contextmanager
-def _without_progress_bars() -> Iterator[None]:
+def without_progress_bars() -> Iterator[None]:
     """Hide the bar that transformers shows for every file of weights; progress is the caller's to show."""
     from transformers.utils import logging
 

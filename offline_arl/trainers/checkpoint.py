@@ -41,8 +41,9 @@ def save_checkpoint(
     dataset_fingerprint: str,
     dataset_sha256: str,
     metrics: dict[str, float],
+    write: bool = True,
 ) -> TrainingRecord:
-    """Save a policy with its record.
+    """Save a policy with its record; without `write` only make the record, as all processes but one do.
 
     Raises:
         DataError: Training diverged; nothing is written.
@@ -57,6 +58,8 @@ def save_checkpoint(
         weights_sha256=policy_fingerprint(model),
         metrics=metrics,
     )
+    if not write:
+        return record
     save_policy(model, tokenizer, folder)
     text = msgspec.json.format(msgspec.json.encode(record), indent=2)
     (Path(folder) / RECORD_NAME).write_bytes(text + b"\n")

@@ -12,93 +12,35 @@ of bad ones, as in Kostrikov et al. 2021, equation 7. A step of weight 0 is mask
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
-from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from offline_arl.datasets.collate import (
-    IGNORED_LABEL,
-    SegmentBatch,
     StepWeights,
     TokenBudgetSampler,
     collate_segments,
     length_sorted_batches,
     row_token_weights,
 )
-from offline_arl.datasets.segments import SegmentDataset, SegmentRow
-from offline_arl.errors import DataError, UsageError
-from offline_arl.models.policy import selected_logits
-from offline_arl.objectives import masked_mean, predicting_mask, selected_token_logprobs, weighted_nll
+from offline_arl.datasets.segments import SegmentDataset
+from offline_arl.errors import DataError
+from offline_arl.models.packing import packs_exactly, single_row
+from offline_arl.models.policy import selected_logits, without_progress_bars
+from offline_arl.objectives import predicting_mask, selected_token_logprobs
 from offline_arl.objectives.logprobs import scored_mask
-from offline_arl.trainers.checkpoint import TrainingRecord, save_checkpoint
+from offline_arl.trainers.checkpoint import TrainingRecord
 from offline_arl.trainers.config import WeightedBCConfig
-from offline_arl.trainers.optimizers import MuonWithAdamW
+from offline_arl.trainers.model_checks import check_fits
+from offline_arl.trainers.random_state import preserved_random_state
+from offline_arl.trainers.resuming import weights_digest
+from offline_arl.trainers.run import ResumeFrom, RunFolders, TrainingRun, make_optimizer, pad_token_id
+from offline_arl.trainers.segment_trainer import SegmentTrainer
+from offline_arl.trainers.update_trainer import Report
 
 _logger = logging.getLogger(__name__)
-
-
-class SegmentTrainer(Trainer):  # type: ignore[misc]
-    """transformers' Trainer on segment datasets: token-budget batches and the weighted loss."""
-
-    loss_is_scaled_for_ga = True  # the denominator is the global batch's
-
-    def __init__(
-        self, *, segments: SegmentDataset, sampler: TokenBudgetSampler, step_weights: StepWeights | None,
-        pad_token_id: int, share_prefix: bool, **kwargs: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(train_dataset=segments, data_collator=self._collate, **kwargs)
-        self.remove_callback(PrinterCallback)  # standard output belongs to the caller
-        # Have Trainer count the labels of every batch, also for models whose forward takes no loss arguments.
-        self.model_accepts_loss_kwargs = True
-        self._sampler = sampler
-        self._step_weights = step_weights
-        self._pad_token_id = pad_token_id
-        self._share_prefix = share_prefix
-
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        """Batches in the sampler's order."""
-        loader = DataLoader(
-            self.train_dataset,
-            batch_sampler=self._sampler,
-            collate_fn=self._collate,
-            generator=torch.Generator().manual_seed(self.args.seed),
-        )
-        prepared: DataLoader[Any] = self.accelerator.prepare(loader)
-        return prepared
-
-    def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """This micro-batch's part of the weighted loss over the global batch."""
-        batch = SegmentBatch(**{name: value for name, value in inputs.items() if name != "labels"})
-        mask = scored_mask(batch.loss_mask)
-        shared = self.accelerator.num_processes == 1 and self._share_prefix
-        logits = selected_logits(
-            model,
-            batch.input_ids,
-            batch.attention_mask,
-            predicting_mask(mask),
-            shared_prefix=batch.shared_prefix if shared else 0,
-        )
-        logprobs = selected_token_logprobs(logits, batch.input_ids, mask)
-        losses = weighted_nll(logprobs, batch.token_weights, mask)
-        denominator = mask.sum() if num_items_in_batch is None else num_items_in_batch
-        loss = masked_mean(losses, mask, denominator=denominator)
-        if self.args.average_tokens_across_devices and num_items_in_batch is not None:
-            loss = loss * self.accelerator.num_processes  # undo the mean over processes of the gradients
-        return (loss, {"logprobs": logprobs}) if return_outputs else loss
-
-    def _collate(self, rows: list[SegmentRow]) -> dict[str, Any]:
-        batch = collate_segments(rows, pad_token_id=self._pad_token_id, step_weights=self._step_weights)
-        labels = torch.where(scored_mask(batch.loss_mask), batch.input_ids, IGNORED_LABEL)
-        return {**vars(batch), "labels": labels}
 
 
 def train_weighted_bc(
@@ -111,68 +53,90 @@ def train_weighted_bc(
     step_weights: StepWeights | None = None,
     seed: int,
     algorithm: str = "bc",
-    resume_from_checkpoint: str | Path | None = None,
+    resume_from_checkpoint: ResumeFrom = None,
+    folders: RunFolders | None = None,
+    report: Report | None = None,
 ) -> TrainingRecord:
     """Clone the steps of a dataset into a policy and save it.
+
+    Under `accelerate launch` (or torchrun) every process calls this with the same arguments; they share out each
+    update, and the first one saves. With dropout each process draws its own.
 
     Args:
         model: The causal language model to train, in place.
         tokenizer: Its tokenizer, saved with it.
         dataset: A segment dataset of any kind, rendered with this tokenizer.
         config: How to train.
-        output_dir: Where the policy is saved; checkpoints, if asked for, in its sibling `<name>.checkpoints`.
+        output_dir: Where the policy is saved; with adapters they are merged into it, and kept in its folder `adapter`.
         step_weights: Weight of each (trajectory_id, step); None clones every step alike. Segments whose steps all
             weigh 0 are left out.
         seed: Of batch order, dropout and adapters.
         algorithm: Name for the training record.
-        resume_from_checkpoint: A checkpoint folder of an earlier run with the same arguments.
+        resume_from_checkpoint: A checkpoint folder of an earlier run with the same arguments. "latest": the newest
+            complete one in the folder of checkpoints if it is of such a run, else the beginning.
+        folders: Where checkpoints (with `save_steps`) and TensorBoard's events lie; None: beside the policy.
+        report: Told (updates done, updates in all).
 
     Returns:
         The record saved beside the policy; its metrics hold the mean loss of the run and of its last log line,
-        updates, action tokens and seconds.
+        updates, tokens, whether rows were packed, and seconds and tokens per second of this call.
 
     Raises:
-        DataError: A step has no weight, or no step has a weight above 0.
-        UsageError: Adapters are asked for and peft is missing.
+        DataError: The dataset is empty or does not fit the model, a step has no weight, no step has a weight above 0,
+            or training diverged.
+        UsageError: A checkpoint is of another run, a package is missing, or the memory does not suffice.
     """
     output_dir = Path(output_dir)
+    check_fits(model, dataset)
     rows = _weighted_rows(dataset, step_weights)
-    lengths = dataset.lengths[rows]
-    batches = TokenBudgetSampler(lengths, max_tokens=config.tokens_per_batch, epochs=config.epochs, seed=seed)
-    sampler = _limited(batches, config, rows)
-    with _preserved_random_state():
-        trained = _with_adapter(model, config, seed) if config.lora_rank is not None else model
+    packing = _packing(model, config)
+    batches = _batches(dataset, rows, config, seed=seed, packed=packing is not None)
+    run = TrainingRun(
+        config,
+        model,
+        batches,
+        folders=folders or RunFolders.beside(output_dir),
+        seed=seed,
+        resume_from=resume_from_checkpoint,
+        algorithm=algorithm,
+        dataset=dataset.manifest.content_sha256,
+        step_weights=weights_digest(step_weights),
+        packing=packing,
+    )
+    with preserved_random_state(), without_progress_bars():
+        trained = run.adapted(model)
         trainer = SegmentTrainer(
             model=trained,
-            args=_arguments(config, output_dir, seed, len(sampler), trained),
+            args=run.arguments,
             segments=dataset,
-            sampler=sampler,
+            sampler=run.sampler,
             step_weights=step_weights,
-            pad_token_id=_pad_token_id(tokenizer),
+            pad_token_id=pad_token_id(tokenizer),
             share_prefix=config.share_prefix and not config.gradient_checkpointing,
-            optimizers=(_optimizer(config, trained), None),
+            packing=packing,
+            epochs=sum(map(len, batches)) / len(rows),
+            report=report,
+            callbacks=run.callbacks,
+            optimizers=(make_optimizer(config, trained), None),
         )
-        result = trainer.train(
-            resume_from_checkpoint=None if resume_from_checkpoint is None else str(resume_from_checkpoint)
-        )
-    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+        result = trainer.train(resume_from_checkpoint=None if run.checkpoint is None else str(run.checkpoint))
+    tokens = float(sum(int(dataset.lengths[row]) for batch in batches for row in batch))
+    begun = 0 if run.checkpoint is None else int(run.checkpoint.name.removeprefix("checkpoint-"))
+    updates, seconds = trainer.state.global_step, float(result.metrics["train_runtime"])
     metrics = {
-        "loss": float(result.training_loss),
-        "last_loss": float(logged[-1]) if logged else float(result.training_loss),
-        "updates": float(trainer.state.global_step),
-        "tokens": float(sum(int(dataset.lengths[row]) for batch in sampler for row in batch)),
-        "seconds": float(result.metrics["train_runtime"]),
+        **_losses(trainer.state.log_history),
+        "updates": float(updates),
+        "tokens": tokens,
+        "tokens_per_second": tokens * (1 - begun / updates) / max(seconds, 1e-9),
+        "seconds": seconds,
+        "packed": float(packing is not None),
     }
-    if trained is not model:
-        trained.merge_and_unload()
-    model.eval()
-    return save_checkpoint(
+    return run.save(
+        trained,
         model,
         tokenizer,
         output_dir,
         algorithm=algorithm,
-        config=config.model_dump(mode="json"),
-        seed=seed,
         dataset_fingerprint=dataset.manifest.fingerprint,
         dataset_sha256=dataset.manifest.content_sha256,
         metrics=metrics,
@@ -182,13 +146,18 @@ def train_weighted_bc(
 def dataset_nll(
     model: Any, tokenizer: Any, dataset: SegmentDataset, *, tokens_per_batch: int = 8_192
 ) -> tuple[float, int]:
-    """Mean negative log-likelihood per action token of a dataset, in nats, and the number of tokens."""
+    """Mean negative log-likelihood per action token of a dataset, in nats, and the number of tokens.
+
+    Raises:
+        DataError: The dataset has no action token, or does not fit the model.
+    """
+    check_fits(model, dataset)
     total, count = 0.0, 0
     was_training = model.training
     model.eval()
     with torch.inference_mode():
         for indices in length_sorted_batches(dataset.lengths, max_tokens=tokens_per_batch):
-            batch = collate_segments([dataset[index] for index in indices], pad_token_id=_pad_token_id(tokenizer))
+            batch = collate_segments([dataset[index] for index in indices], pad_token_id=pad_token_id(tokenizer))
             batch = batch.to(model.device)
             mask = scored_mask(batch.action_mask)
             logits = selected_logits(
@@ -197,12 +166,14 @@ def dataset_nll(
             total -= selected_token_logprobs(logits, batch.input_ids, mask).double().sum().item()
             count += int(mask.sum())
     model.train(was_training)
+    if count == 0:
+        raise DataError("the dataset has no action token to score")
     return total / count, count
 
 
 def _weighted_rows(dataset: SegmentDataset, step_weights: StepWeights | None) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Indices of the rows that carry weight."""
-    carried = np.array([bool((row_token_weights(row, step_weights) > 0).any()) for row in dataset])
+    carried = np.array([bool((row_token_weights(row, step_weights)[1:] > 0).any()) for row in dataset], dtype=np.bool_)
     rows = np.flatnonzero(carried)
     if len(rows) == 0:
         raise DataError("no step has a weight above 0: nothing to train on")
@@ -211,83 +182,64 @@ def _weighted_rows(dataset: SegmentDataset, step_weights: StepWeights | None) ->
     return rows
 
 
-def _limited(
-    batches: TokenBudgetSampler, config: WeightedBCConfig, rows: np.ndarray[Any, np.dtype[np.int64]]
-) -> TokenBudgetSampler:
-    """The sampler with row numbers of the dataset, cut to `max_steps` updates."""
-    limit = None if config.max_steps is None else config.max_steps * config.gradient_accumulation_steps
-    batches.batches = [[int(rows[index]) for index in batch] for batch in batches.batches[:limit]]
-    return batches
-
-
-def _arguments(config: WeightedBCConfig, output_dir: Path, seed: int, n_batches: int, model: Any) -> TrainingArguments:
-    updates = -(-n_batches // config.gradient_accumulation_steps)
-    return TrainingArguments(
-        output_dir=str(output_dir.parent / f"{output_dir.name}.checkpoints"),
-        num_train_epochs=1,  # the sampler lays out all epochs
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-        learning_rate=config.learning_rate,
-        lr_scheduler_type=config.schedule,
-        warmup_steps=round(config.warmup_fraction * updates),
-        weight_decay=config.weight_decay,
-        adam_beta2=config.adam_beta2,
-        max_grad_norm=config.max_gradient_norm,
-        optim="adamw_torch_fused",
-        bf16=config.precision == "bfloat16",
-        gradient_checkpointing=config.gradient_checkpointing,
-        save_strategy="no" if config.save_steps is None else "steps",
-        save_steps=config.save_steps or 500,
-        save_total_limit=2,
-        logging_steps=config.logging_steps,
-        report_to="none",
-        disable_tqdm=not config.progress,
-        remove_unused_columns=False,
-        dataloader_pin_memory=False,
-        accelerator_config={"even_batches": False},
-        use_cpu=next(model.parameters()).device.type == "cpu",
-        seed=seed,
-    )
-
-
-def _optimizer(config: WeightedBCConfig, model: Any) -> MuonWithAdamW | None:
-    """None: the Trainer makes the AdamW of its arguments."""
-    if config.optimizer == "adamw":
+def _packing(model: Any, config: WeightedBCConfig) -> Literal["rows", "row"] | None:
+    """How to pack; None where it is not wanted, or not exact for this model."""
+    if not config.packing:
         return None
-    return MuonWithAdamW(
-        model,
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
-        adam_beta2=config.adam_beta2,
+    if not packs_exactly(model):
+        _logger.warning(
+            "%s with %s attention does not keep packed segments apart: rows are padded instead; "
+            "load the model with attn_implementation='sdpa' if it has that",
+            type(model).__name__, getattr(model.config, "_attn_implementation", "its own"),
+        )  # fmt: skip
+        return None
+    return "row" if single_row(model) else "rows"
+
+
+def _batches(
+    dataset: SegmentDataset,
+    rows: np.ndarray[Any, np.dtype[np.int64]],
+    config: WeightedBCConfig,
+    *,
+    seed: int,
+    packed: bool,
+) -> list[list[int]]:
+    """The batches of the whole run, as row numbers of the dataset, cut to `max_steps` updates."""
+    sampler = TokenBudgetSampler(
+        dataset.lengths[rows], max_tokens=config.tokens_per_batch, epochs=config.epochs, seed=seed, packed=packed
     )
+    limit = None if config.max_steps is None else config.max_steps * config.gradient_accumulation_steps
+    return [[int(rows[index]) for index in batch] for batch in sampler.batches[:limit]]
+
+
+def _losses(history: list[dict[str, float]]) -> dict[str, float]:
+    """Mean loss of the run, of its last log line, and the tokens that were trained on, also before an interruption."""
+    lines = [entry for entry in history if "loss" in entry]
+    steps = np.diff([0, *(entry["step"] for entry in lines)])
+    return {
+        "loss": float(np.average([entry["loss"] for entry in lines], weights=steps)),
+        "last_loss": float(lines[-1]["loss"]),
+        "trained_tokens": float(lines[-1]["trained_tokens"]),
+    }
+
+
+# preference.py still takes these from here.
+_pad_token_id, _preserved_random_state = pad_token_id, preserved_random_state
+
+
+def _arguments(config: WeightedBCConfig, output_dir: Path, seed: int, n_batches: int, model: Any) -> Any:
+    from offline_arl.trainers.run import _arguments as arguments
+
+    return arguments(config, RunFolders.beside(output_dir).checkpoints, seed, n_batches)
+
+
+def _optimizer(config: WeightedBCConfig, model: Any) -> Any:
+    from offline_arl.trainers.run import make_optimizer
+
+    return make_optimizer(config, model)
 
 
 def _with_adapter(model: Any, config: WeightedBCConfig, seed: int) -> Any:
-    from offline_arl.optional import require
+    from offline_arl.trainers.adapters import with_adapter
 
-    peft = require("peft", extra="train")
-    torch.manual_seed(seed)  # inside _preserved_random_state
-    return peft.get_peft_model(
-        model,
-        peft.LoraConfig(
-            r=config.lora_rank, lora_alpha=config.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM"
-        ),
-    )
-
-
-def _pad_token_id(tokenizer: Any) -> int:
-    pad: int | None = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    if pad is None:
-        raise UsageError("the tokenizer has neither a pad nor an end-of-sequence token; set tokenizer.pad_token")
-    return pad
-
-
-@contextmanager
-def _preserved_random_state() -> Iterator[None]:
-    """Trainer seeds every global generator; give the caller's state back afterwards."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)  # noqa: NPY002
+    return with_adapter(model, config, seed=seed)

@@ -1,0 +1,40 @@
+"""LoRA adapters: put around a policy, and kept beside the policy that they are merged into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from offline_arl.optional import require
+from offline_arl.trainers.config import WeightedBCConfig
+
+ADAPTER_FOLDER = "adapter"  # in a policy folder
+
+
+def with_adapter(model: Any, config: WeightedBCConfig, *, seed: int) -> Any:
+    """Wrap a model so that only low-rank adapters of its linear layers train, the output layer left out.
+
+    The adapters are float32 also where the model is not. Draws from torch's global random state.
+
+    Raises:
+        MissingDependencyError: peft is not installed.
+    """
+    peft = require("peft", extra="train")
+    torch.manual_seed(seed)
+    return peft.get_peft_model(
+        model,
+        peft.LoraConfig(
+            r=config.lora_rank,
+            lora_alpha=config.lora_alpha,
+            lora_dropout=config.lora_dropout,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        ),
+    )
+
+
+def save_adapter(adapted: Any, policy_folder: Path) -> None:
+    """Write the adapters alone into a policy folder, to be served on the base model or merged elsewhere."""
+    adapted.save_pretrained(policy_folder / ADAPTER_FOLDER, safe_serialization=True)

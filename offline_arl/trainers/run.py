@@ -1,0 +1,209 @@
+"""One run of a trainer, on one process or many: its arguments, this process's share, checkpoints, saving.
+
+Under `accelerate launch` (or torchrun) every process makes the same run from the same arguments; they share out each
+update, and the first one writes.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from accelerate import PartialState
+from transformers import TrainerCallback, TrainingArguments
+
+from offline_arl.datasets.updates import MicroBatchSampler
+from offline_arl.errors import UsageError
+from offline_arl.models.policy import policy_fingerprint
+from offline_arl.trainers import resuming
+from offline_arl.trainers.adapters import ADAPTER_FOLDER, save_adapter, with_adapter
+from offline_arl.trainers.checkpoint import TrainingRecord, require_finite, save_checkpoint
+from offline_arl.trainers.config import WeightedBCConfig
+from offline_arl.trainers.model_checks import warn_of_half_precision
+from offline_arl.trainers.optimizers import MuonWithAdamW
+from offline_arl.trainers.tracking import tracker_callbacks, tracker_names
+
+_logger = logging.getLogger(__name__)
+
+ResumeFrom = str | Path | Literal["latest"] | None
+
+# What changes nothing about the weights that a run ends with.
+_OF_NO_CONSEQUENCE = {"save_steps", "logging_steps", "progress", "report_to", "project"}
+
+
+@dataclass(frozen=True)
+class RunFolders:
+    """Where a run keeps what outlives it when it is interrupted."""
+
+    checkpoints: Path
+    tensorboard: Path
+
+    @classmethod
+    def beside(cls, output_dir: Path) -> RunFolders:
+        """`<name>.checkpoints` and `<name>.tensorboard` beside the policy."""
+        place, name = output_dir.parent, output_dir.name
+        return cls(place / f"{name}.checkpoints", place / f"{name}.tensorboard")
+
+
+class TrainingRun:
+    """What trainers on `UpdateTrainer` have in common besides their loss.
+
+    Args:
+        config: How to train.
+        model: The policy to start from.
+        batches: Row numbers of all batches of the run.
+        folders: Of checkpoints and TensorBoard's events.
+        seed: Of the run.
+        resume_from: A checkpoint of an earlier run with the same arguments. "latest": the newest complete one in the
+            folder of checkpoints if it is of such a run, else the beginning.
+        identity: What else makes two runs the same: data, weights of rows, the objective.
+
+    Raises:
+        UsageError: The checkpoint is of another run, or a tracker is not installed.
+    """
+
+    def __init__(
+        self, config: WeightedBCConfig, model: Any, batches: list[list[int]], *, folders: RunFolders, seed: int,
+        resume_from: ResumeFrom = None, **identity: Any,
+    ) -> None:  # fmt: skip
+        self.config = config
+        self.seed = seed
+        self.arguments = _arguments(config, folders.checkpoints, seed, len(batches))
+        self.sampler = MicroBatchSampler(
+            batches,
+            batches_per_update=config.gradient_accumulation_steps,
+            process=self.arguments.process_index,
+            processes=self.arguments.world_size,
+        )
+        self.arguments.gradient_accumulation_steps = self.sampler.per_update
+        self.checkpoint = self._begin(resume_from, model, identity)
+        self.callbacks: list[TrainerCallback] = tracker_callbacks(
+            config, folders.tensorboard, resumed=self.checkpoint is not None
+        )
+        self._uses_cache = getattr(model.config, "use_cache", None)
+
+    def adapted(self, model: Any) -> Any:
+        """The model to train: `model`, or adapters around it. Draws from torch's global random state."""
+        trained = model if self.config.lora_rank is None else with_adapter(model, self.config, seed=self.seed)
+        warn_of_half_precision(trained)
+        return trained
+
+    def save(self, trained: Any, model: Any, tokenizer: Any, output_dir: Path, **record: Any) -> TrainingRecord:
+        """The first process saves the policy, adapters merged into it and kept beside it; all leave together.
+
+        Args:
+            trained: What was trained (`adapted`).
+            model: The policy inside it.
+            tokenizer: Saved with it.
+            output_dir: The policy's folder.
+            record: What `save_checkpoint` notes besides the configuration and the seed.
+
+        Raises:
+            DataError: Training diverged; nothing is written.
+        """
+        first = PartialState().is_main_process
+        adapter = output_dir.with_name(f".{output_dir.name}.{uuid.uuid4().hex[:8]}.adapter")
+        model.config.use_cache = self._uses_cache  # Trainer turns it off, and it would be saved so
+        try:
+            if trained is not model:
+                require_finite(trained)
+                if first:
+                    save_adapter(trained, adapter)
+                trained.merge_and_unload()
+            model.eval()
+            saved = save_checkpoint(
+                model,
+                tokenizer,
+                output_dir,
+                config=self.config.model_dump(mode="json"),
+                seed=self.seed,
+                write=first,
+                **record,
+            )
+            if adapter.is_dir():
+                adapter.rename(output_dir / ADAPTER_FOLDER)
+        finally:
+            shutil.rmtree(adapter, ignore_errors=True)
+        PartialState().wait_for_everyone()
+        return saved
+
+    def _begin(self, resume_from: ResumeFrom, model: Any, identity: dict[str, Any]) -> Path | None:
+        """The checkpoint to go on from. Checkpoints of another run are removed, by the first process."""
+        if self.config.save_steps is None and resume_from in (None, "latest"):
+            return None
+        settings = self.config.model_dump(mode="json", exclude=_OF_NO_CONSEQUENCE)
+        run = resuming.run_identity(settings=settings, seed=self.seed, start=policy_fingerprint(model), **identity)
+        if resume_from not in (None, "latest"):
+            resuming.check_owner(Path(str(resume_from)), run)
+            return Path(str(resume_from))
+        folder = Path(self.arguments.output_dir)
+        if self.arguments.process_index == 0:
+            resuming.begin(folder, run, resume=resume_from == "latest")
+        PartialState().wait_for_everyone()
+        return resuming.latest(folder)
+
+
+def make_optimizer(config: WeightedBCConfig, trained: Any) -> MuonWithAdamW | None:
+    """None: Trainer makes the AdamW of its arguments."""
+    if config.optimizer == "adamw":
+        return None
+    return MuonWithAdamW(
+        trained,
+        learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay,
+        adam_beta2=config.adam_beta2,
+    )
+
+
+def pad_token_id(tokenizer: Any) -> int:
+    """The token that fills rows: the pad token, else the end-of-sequence token.
+
+    Raises:
+        UsageError: There is neither.
+    """
+    pad: int | None = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    if pad is None:
+        raise UsageError("the tokenizer has neither a pad nor an end-of-sequence token; set tokenizer.pad_token")
+    return pad
+
+
+def _arguments(config: WeightedBCConfig, checkpoints: Path, seed: int, n_batches: int) -> TrainingArguments:
+    updates = -(-n_batches // config.gradient_accumulation_steps)
+    arguments = TrainingArguments(
+        output_dir=str(checkpoints),
+        num_train_epochs=1,  # the sampler lays out all epochs
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type=config.schedule,
+        warmup_steps=round(config.warmup_fraction * updates),
+        weight_decay=config.weight_decay,
+        adam_beta2=config.adam_beta2,
+        max_grad_norm=config.max_gradient_norm,
+        optim="adamw_torch_fused",
+        bf16=config.precision == "bfloat16",
+        gradient_checkpointing=config.gradient_checkpointing,
+        save_strategy="no" if config.save_steps is None else "steps",
+        save_steps=config.save_steps or 500,
+        save_total_limit=2,
+        logging_steps=config.logging_steps,
+        logging_nan_inf_filter=False,  # it would hide them; the trainer stops instead
+        report_to=tracker_names(config) or "none",
+        run_name=f"{checkpoints.parent.name}-seed{seed}",
+        project=config.project,
+        trackio_static_space_id=False,  # nothing leaves this machine
+        disable_tqdm=not config.progress,
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        seed=seed,
+    )
+    if arguments.n_gpu > 1:  # the loss reaches into the model, which replicas in one process do not allow
+        _logger.warning(
+            "%d GPUs are there and one is used; start with: accelerate launch --num_processes %d",
+            arguments.n_gpu, arguments.n_gpu,
+        )  # fmt: skip
+        arguments._n_gpu = 1
+    return arguments

@@ -1,0 +1,75 @@
+"""Experiment trackers of transformers, each imported only where it is asked for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from offline_arl.optional import require
+from offline_arl.trainers.config import WeightedBCConfig
+
+EXTRA = "trackers"
+
+
+def tracker_names(config: WeightedBCConfig) -> list[str]:
+    """The trackers that Trainer itself sets up, after a look whether their packages are there.
+
+    Raises:
+        MissingDependencyError: One is not installed.
+    """
+    for name in config.report_to:
+        require(name, extra=EXTRA)
+    return [name for name in config.report_to if name != "tensorboard"]
+
+
+def tracker_callbacks(config: WeightedBCConfig, folder: Path, *, resumed: bool) -> list[TrainerCallback]:
+    """TensorBoard's callback, which writes to `folder`; a run that starts anew removes what is there."""
+    if "tensorboard" not in config.report_to:
+        return []
+    if not resumed:
+        shutil.rmtree(folder, ignore_errors=True)
+    return [_TensorBoard(folder)]
+
+
+class _TensorBoard(TrainerCallback):  # type: ignore[misc]
+    """Scalars under the names that transformers gives them; a resumed run hides what the killed one logged later."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: Any = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if not state.is_world_process_zero:
+            return
+        require("tensorboard", extra=EXTRA)
+        from torch.utils.tensorboard import SummaryWriter
+
+        purge = state.global_step + 1 if state.global_step else None
+        self._writer = SummaryWriter(str(self._folder), purge_step=purge)  # type: ignore[no-untyped-call]
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if self._writer is None:
+            return
+        for name, value in (logs or {}).items():
+            prefix = "" if name.startswith("train_") else "train/"
+            self._writer.add_scalar(f"{prefix}{name}", value, state.global_step)
+        self._writer.flush()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
