@@ -46,6 +46,9 @@ def make_sampler(
 ) -> Sampler:
     """Start a sampler for the policy at `model_path`.
 
+    A folder of a value-guided policy is sampled with its values, one of a policy that chooses among several steps
+    (`models.reranked_policy`) chooses them.
+
     Args:
         model_path: Checkpoint folder or model name.
         stop_token_ids: Tokens that end a step (`Renderer.stop_token_ids`).
@@ -57,7 +60,43 @@ def make_sampler(
     Raises:
         MissingDependencyError: The backend is not installed.
         UsageError: The backend is not known or the model cannot be found or loaded.
+        DataError: Values that belong to the policy cannot be read.
     """
+    from offline_arl.models.reranked_policy import is_reranked
+
+    sampler = _plain_sampler(
+        model_path,
+        stop_token_ids=stop_token_ids,
+        backend=backend,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        dtype=dtype,
+    )
+    return _reranking(sampler, model_path, dtype) if is_reranked(model_path) else sampler
+
+
+def _reranking(sampler: Sampler, path: str | Path, dtype: str) -> Sampler:
+    """A sampler that chooses among steps of `sampler`, as the policy folder says."""
+    import torch
+
+    from offline_arl.models.policy import load_model
+    from offline_arl.models.reranked_policy import load_reranking
+    from offline_arl.rollouts.reranking import RerankingSampler, StepScorer
+
+    config, heads, feature_model = load_reranking(path)
+    model = load_model(feature_model, dtype).to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    return RerankingSampler(sampler, StepScorer(model, heads, layers=config.layers), config)
+
+
+def _plain_sampler(
+    model_path: str | Path,
+    *,
+    stop_token_ids: Sequence[int],
+    backend: Backend,
+    max_model_len: int,
+    max_num_seqs: int,
+    dtype: str,
+) -> Sampler:
     if resolve_backend(backend) == "vllm":
         from offline_arl.rollouts.vllm_sampler import VllmSampler
 
