@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -13,6 +13,7 @@ from offline_arl.datasets.return_conditioning import ReturnConditioning
 from offline_arl.environments.protocol import EnvironmentFamily, Task
 from offline_arl.errors import UsageError
 from offline_arl.rollouts.conditioning import TargetReturns, episode_targets
+from offline_arl.rollouts.continuous import Continuous
 from offline_arl.rollouts.episode import Episode
 from offline_arl.rollouts.play import EnvironmentFactory, Rollout, Settings
 from offline_arl.rollouts.sampler import Sampler, SamplingConfig
@@ -20,6 +21,7 @@ from offline_arl.rollouts.sampler import Sampler, SamplingConfig
 if TYPE_CHECKING:
     from offline_arl.rendering.renderer import Renderer
 
+Schedule = Literal["lockstep", "continuous"]
 Progress = Callable[[int, int], None]  # (episodes finished, episodes in all)
 
 
@@ -38,6 +40,8 @@ def collect(
     policy: str | None = None,
     conditioning: ReturnConditioning | None = None,
     target_returns: TargetReturns | None = None,
+    schedule: Schedule = "lockstep",
+    environment_workers: int = 64,
     progress: Progress | None = None,
 ) -> list[Episode]:
     """Run the sampler's policy in an environment.
@@ -65,7 +69,11 @@ def collect(
             `target_return`.
         target_returns: What the policy is asked for: one number, one a task or one an episode; None is the best return
             of its training data. The target falls by what the steps earn.
-        progress: Called after each round with the number of finished episodes.
+        schedule: "lockstep": all live episodes take a step together, and the same call gives the same episodes to the
+            last bit. "continuous": episodes do not wait for one another's tools, which pays where environments are
+            slow; their results are then the same up to float rounding (see `continuous`).
+        environment_workers: Environments that act at the same time, in threads, with "continuous".
+        progress: Called now and then with the number of finished episodes.
 
     Returns:
         The episodes in the order of `tasks`, the attempts at one task next to one another.
@@ -83,20 +91,45 @@ def collect(
     waiting = ((index, task) for index, task in enumerate(task for task in tasks for _ in range(group_size)))
     total = len(tasks) * group_size
     finished: dict[int, Episode] = {}
-    live: list[Rollout] = []
-    while len(finished) < total:
-        live.extend(_start(waiting, max_live - len(live), settings))
+    if schedule == "continuous":
+
+        def note(index: int, episode: Episode) -> None:
+            finished[index] = episode
+            if progress is not None:
+                progress(len(finished), total)
+
+        run = Continuous(
+            sampler, settings, seed_of=_seed_of(seed), max_live=max_live, workers=environment_workers, finished=note
+        )
+        run.play(waiting)
+    else:
+        for rollouts in _lockstep(waiting, sampler, settings, max_live=max_live):
+            finished.update({rollout.index: rollout.episode() for rollout in rollouts})
+            if progress is not None:
+                progress(len(finished), total)
+    return [finished[index] for index in range(total)]
+
+
+def _lockstep(
+    waiting: Iterator[tuple[int, Task]], sampler: Sampler, settings: Settings, *, max_live: int
+) -> Iterator[list[Rollout]]:
+    """Play episodes, one step of all live ones at a time; yields those that each step finished."""
+    seed_of = _seed_of(settings.seed)
+    live = _start(waiting, max_live, settings)
+    while live:
         playing = [rollout for rollout in live if not rollout.ended]
         if playing:
-            seeds = [step_seed(seed, rollout.task.task_id, rollout.attempt, rollout.n_steps) for rollout in playing]
-            completions = sampler.generate([rollout.tokens for rollout in playing], config, seeds=seeds)
+            seeds = [seed_of(rollout) for rollout in playing]
+            completions = sampler.generate([rollout.tokens for rollout in playing], settings.config, seeds=seeds)
             for rollout, completion in zip(playing, completions, strict=True):
                 rollout.take(completion)
-        finished.update({rollout.index: rollout.episode() for rollout in live if rollout.ended})
+        yield [rollout for rollout in live if rollout.ended]
         live = [rollout for rollout in live if not rollout.ended]
-        if progress is not None:
-            progress(len(finished), total)
-    return [finished[index] for index in range(total)]
+        live.extend(_start(waiting, max_live - len(live), settings))
+
+
+def _seed_of(seed: int) -> Callable[[Rollout], int]:
+    return lambda rollout: step_seed(seed, rollout.task.task_id, rollout.attempt, rollout.n_steps)
 
 
 def step_seed(seed: int, task_id: str, attempt: int, step: int) -> int:

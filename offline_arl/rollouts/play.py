@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from offline_arl.datasets.return_conditioning import ReturnConditioning
-from offline_arl.environments.protocol import Environment, StepResult, Task, task_metadata
+from offline_arl.environments.protocol import Environment, EpisodeStart, StepResult, Task, task_metadata
 from offline_arl.errors import DataError, TemplateError
 from offline_arl.rollouts.conditioning import EpisodeTarget
 from offline_arl.rollouts.episode import Episode
@@ -45,7 +45,8 @@ class Settings(NamedTuple):
 class Rollout:
     """One episode while it is played."""
 
-    def __init__(self, index: int, task: Task, settings: Settings) -> None:
+    def __init__(self, index: int, task: Task, settings: Settings, *, open_later: bool = False) -> None:
+        """Begin an episode; with `open_later` the environment is not started yet (see `open` and `opened`)."""
         self.index = index
         self.task = task
         self.attempt = index % settings.group_size
@@ -68,17 +69,51 @@ class Rollout:
         self._truncated = False
         self._stop_reason: str | None = None
         self._outcome = Outcome()
-        self._reset()
+        if not open_later:
+            self.opened(self.open())
+
+    def open(self) -> EpisodeStart | Exception:
+        """Start the environment. Touches nothing else of the episode, so it may run in another thread."""
+        try:
+            self._environment = self._settings.factory()
+            return self._environment.reset(self.task)
+        except Exception as error:
+            return error
+
+    def opened(self, start: EpisodeStart | Exception) -> None:
+        """Take what the environment shows first."""
+        if isinstance(start, Exception):
+            self._fail(start)
+            return
+        self._messages = list(start.messages)
+        self._shown = self._messages[:] if self._target is None else self._target.start(self._messages)
+        self._tools = start.tools
+        self.tokens = self._settings.renderer.prompt(self._shown, self._tools)
+        self._prompt_length = len(self.tokens)
+        self._end_if_full()
 
     def take(self, completion: Completion) -> None:
         """Play one sampled step."""
+        self.answered(self.act(self.said(completion)))
+
+    def said(self, completion: Completion) -> Message:
+        """Take note of a sampled step; returns the message that it spells."""
         self._record(completion)
-        message = self._messages[-1]
+        return self._messages[-1]
+
+    def act(self, message: Message) -> StepResult | Exception:
+        """Let the environment answer. Touches nothing else of the episode, so it may run in another thread."""
         try:
-            result = self._environment.step(message)
+            return self._environment.step(message)
         except Exception as error:  # the harness failed, whatever it was: not the policy's doing
-            self._fail(error)
+            return error
+
+    def answered(self, result: StepResult | Exception) -> None:
+        """Take the environment's answer."""
+        if isinstance(result, Exception):
+            self._fail(result)
             return
+        message = self._messages[-1]
         invalid = self._invalid_actions(message, result)
         self._messages[-1] = _with_result(message, result.reward, invalid)
         if self._target is not None:
@@ -108,20 +143,6 @@ class Rollout:
             n_tool_calls=self._n_tool_calls,
             n_invalid=self._n_invalid,
         )
-
-    def _reset(self) -> None:
-        try:
-            self._environment = self._settings.factory()
-            start = self._environment.reset(self.task)
-        except Exception as error:
-            self._fail(error)
-            return
-        self._messages = list(start.messages)
-        self._shown = self._messages[:] if self._target is None else self._target.start(self._messages)
-        self._tools = start.tools
-        self.tokens = self._settings.renderer.prompt(self._shown, self._tools)
-        self._prompt_length = len(self.tokens)
-        self._end_if_full()
 
     def _record(self, completion: Completion) -> None:
         renderer = self._settings.renderer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from offline_arl.errors import DataError, UsageError
 
@@ -66,6 +66,19 @@ class Sampler(Protocol):
 
     def close(self) -> None:
         """Free the engine."""
+        ...
+
+
+@runtime_checkable
+class StreamingSampler(Sampler, Protocol):
+    """A sampler that takes a prompt at any time, while others are under way."""
+
+    def submit(self, prompt: Sequence[int], config: SamplingConfig, *, seed: int) -> int:
+        """Begin a completion; returns its number. As `generate` for what may go wrong."""
+        ...
+
+    def advance(self) -> list[tuple[int, Completion]]:
+        """Sample on for a while; returns what was finished, with its number. Empty where nothing was, or is, begun."""
         ...
 
 

@@ -70,6 +70,7 @@ class VllmSampler:
         self.max_model_len = max_model_len
         self._stop_token_ids = list(stop_token_ids)
         self._tied = False
+        self._submitted = 0
         engine_args = {
             "model": str(model_path),
             "skip_tokenizer_init": True,
@@ -113,25 +114,45 @@ class VllmSampler:
         check_request(prompts, config, seeds, self.max_model_len)
         if not prompts:
             return []
-        final_only = self._vllm.sampling_params.RequestOutputKind.FINAL_ONLY
-        parameters = [
-            self._vllm.SamplingParams(
-                temperature=config.temperature,
-                max_tokens=config.max_tokens,
-                seed=seed,
-                stop_token_ids=self._stop_token_ids,
-                ignore_eos=True,
-                logprobs=0,
-                flat_logprobs=True,
-                detokenize=False,
-                output_kind=final_only,
-                skip_clone=True,
-            )
-            for seed in seeds
-        ]
+        parameters = [self._parameters(config, seed) for seed in seeds]
         requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         outputs = engine.generate(requests, parameters, use_tqdm=False)
         return [_completion(output.outputs[0]) for output in outputs]
+
+    def submit(self, prompt: Sequence[int], config: SamplingConfig, *, seed: int) -> int:
+        """See `StreamingSampler.submit`."""
+        engine = self._running()
+        check_request([prompt], config, [seed], self.max_model_len)
+        self._submitted += 1
+        name = f"streamed-{self._submitted}"
+        engine.llm_engine.add_request(name, {"prompt_token_ids": list(prompt)}, self._parameters(config, seed))
+        return self._submitted
+
+    def advance(self) -> list[tuple[int, Completion]]:
+        """See `StreamingSampler.advance`: one step of the engine, a token for each request under way."""
+        engine = self._running().llm_engine
+        if not engine.has_unfinished_requests():
+            return []
+        # vLLM puts a suffix of its own behind the names of requests.
+        return [
+            (int(output.request_id.split("-")[1]), _completion(output.outputs[0]))
+            for output in engine.step()
+            if output.finished
+        ]
+
+    def _parameters(self, config: SamplingConfig, seed: int) -> Any:
+        return self._vllm.SamplingParams(
+            temperature=config.temperature,
+            max_tokens=config.max_tokens,
+            seed=seed,
+            stop_token_ids=self._stop_token_ids,
+            ignore_eos=True,
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=self._vllm.sampling_params.RequestOutputKind.FINAL_ONLY,
+            skip_clone=True,
+        )
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """See `Sampler.load_weights`. Keys and values cached under the old weights are dropped.
