@@ -18,7 +18,18 @@ from typing import Annotated, NoReturn
 import typer
 
 import offline_arl
-from offline_arl.cli import care, data, deletion, diagnosis, environments, exchange, learning, pipeline, report
+from offline_arl.cli import (
+    care,
+    data,
+    deletion,
+    diagnosis,
+    environments,
+    exchange,
+    learning,
+    pipeline,
+    preferences,
+    report,
+)
 from offline_arl.cli.output import print_error
 from offline_arl.errors import OfflineArlError
 
@@ -72,7 +83,7 @@ def _global_options(
     warnings.filterwarnings("ignore", message="TRL currently supports vLLM")
 
 
-for _module in (data, report, care, deletion, exchange, learning, pipeline, environments, diagnosis):
+for _module in (data, report, care, deletion, exchange, learning, preferences, pipeline, environments, diagnosis):
     _module.register(app)
 
 

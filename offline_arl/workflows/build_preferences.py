@@ -150,7 +150,7 @@ def _why_no_steps(shared_states: int, compared: int) -> str:
     if not compared:
         return "0 step pairs: no task has several attempts"
     if not shared_states:
-        return "0 step pairs: no two attempts at a task share everything up to a turn of the agent"
+        return "0 step pairs: no two attempts at a task act differently after the same beginning"
     return f"0 step pairs: in {shared_states} states attempts took different steps, but none with another end"
 
 

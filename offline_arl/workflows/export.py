@@ -120,7 +120,7 @@ def export(
     with told_damage(store), told_conditions(store), told_refusals(f"--output {path}"):
         if isinstance(exporter, ToolAwareExporter):
             exporter = exporter.with_tools(_tool_shapes(store, condition))
-        with _appearing(path) as partial, open_sink(exporter, container, partial) as sink:
+        with appearing(path) as partial, open_sink(exporter, container, partial) as sink:
             for unit in _units(store, condition, exporter, skipped, progress):
                 if limit is not None and trajectories + len(unit) > limit:
                     break
@@ -137,7 +137,7 @@ def export(
                 raise DataError(_nothing(store, exporter, skipped))
     remember_derived(store.path, "export", path)
     return ExportReport(
-        format, path, trajectories, records, dict(skipped), time.perf_counter() - started, _size(path) / 1e6
+        format, path, trajectories, records, dict(skipped), time.perf_counter() - started, size_of(path) / 1e6
     )
 
 
@@ -152,7 +152,7 @@ def _container(exporter: Exporter, path: Path) -> Container:
 
 
 @contextmanager
-def _appearing(path: Path) -> Iterator[Path]:
+def appearing(path: Path) -> Iterator[Path]:
     """A place beside `path` that takes its name at the end, and is gone where something went wrong."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -209,6 +209,6 @@ def _nothing(store: Store, exporter: Exporter, skipped: Counter[str]) -> str:
     return f"{store.path}: no trajectory is selected; nothing was exported"
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())

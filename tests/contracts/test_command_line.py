@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
     "ingest", "show", "check", "split", "duplicates", "label", "select", "merge", "compact", "delete", "formats",
-    "export", "build", "train", "evaluate", "online", "run", "compare", "doctor", "env tasks", "env check", "env cases", "env audit",
+    "export", "build", "audit", "export-dataset", "train", "evaluate", "online", "run", "compare", "doctor", "env tasks", "env check", "env cases", "env audit",
 )  # fmt: skip
 HEAVY = ("torch", "transformers", "trl", "vllm", "datasets")
 

@@ -79,11 +79,19 @@ def build_pairs(
                 looked_at[name] += counts.pop(name, 0)
             for reason, number in counts.items():
                 writer.exclude(reason, number)
+            known: set[tuple[bytes, bytes]] = set()
             for pair in pairs:
                 try:
-                    writer.add(pair_row(pair, renderer, max_tokens=config.max_tokens, splits=splits or {}))
+                    row = pair_row(pair, renderer, max_tokens=config.max_tokens, splits=splits or {})
                 except NoRowError as error:
                     writer.exclude(str(error))
+                    continue
+                sides = row.chosen_token_ids.tobytes(), row.rejected_token_ids.tobytes()
+                if sides in known:  # attempts that do the same, or a trajectory pair of one step on either side
+                    writer.exclude("duplicate")
+                else:
+                    known.add(sides)
+                    writer.add(row)
         writer.counts.update(looked_at)
     assert writer.manifest is not None
     return writer.manifest

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from offline_arl.logs.exports.columns import array_of, pyarrow
-from offline_arl.logs.exports.exporter import Container, Exporter
+from offline_arl.logs.exports.exporter import Container
 
 _GROUP_BYTES = 16 * 2**20  # of a row group of Parquet, as JSON
 _GROUP_ROWS = 1_000
@@ -35,7 +35,15 @@ class Sink(Protocol):
     ) -> None: ...
 
 
-def open_sink(exporter: Exporter, container: Container, path: Path) -> Sink:
+class Columned(Protocol):
+    """Names the Arrow types of its records, where they are written as Parquet."""
+
+    def arrow_columns(self) -> Mapping[str, Any]:
+        """The columns, in order."""
+        ...
+
+
+def open_sink(exporter: Columned, container: Container, path: Path) -> Sink:
     """A sink for the records of an exporter; `path` does not exist yet."""
     if container == "folder":
         return _Folder(path)
