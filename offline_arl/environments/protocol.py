@@ -107,6 +107,15 @@ class EnvironmentFamily(Protocol):
 
 
 @runtime_checkable
+class KnowsTargetReturns(Protocol):
+    """An environment family that says for each task what a return-conditioned policy is asked for."""
+
+    def target_return(self, task: Task) -> float:
+        """The return to ask for, for example the best that logged agents get at the task."""
+        ...
+
+
+@runtime_checkable
 class Reversible(Protocol):
     """An environment whose state can be kept and taken back, so that writes can be undone and searches can branch."""
 

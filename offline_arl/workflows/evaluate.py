@@ -16,7 +16,9 @@ from offline_arl.environments.protocol import EnvironmentFamily, Task
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.evaluation.policy import evaluate as measure
 from offline_arl.evaluation.policy import paired_difference
+from offline_arl.models.guided_policy import is_value_guided
 from offline_arl.models.policy import load_policy
+from offline_arl.models.reranked_policy import is_reranked
 from offline_arl.rendering import Renderer
 from offline_arl.rollouts.backends import make_sampler
 from offline_arl.rollouts.collect import collect
@@ -42,7 +44,7 @@ def evaluate(config: Evaluate, context: StageContext) -> StageOutputs:
     episodes under other targets than the first are in `calibration.parquet`.
 
     Raises:
-        UsageError: A policy cannot be loaded, or the environment has no targets of its own where they are wanted.
+        UsageError: A policy cannot be loaded.
         DataError: The harness failed in every episode of a policy.
     """
     family = environments.load(config.environment)
@@ -97,7 +99,7 @@ class _Players:
     def __init__(self, config: Evaluate) -> None:
         self._config = config
         self._sampler: Sampler | None = None
-        self._key: tuple[str, str] | None = None
+        self._key: tuple[str, str, Path | None] | None = None
 
     @property
     def backend(self) -> str | None:
@@ -109,7 +111,9 @@ class _Players:
         model, tokenizer = load_policy(path, self._config.dtype)
         renderer = Renderer(tokenizer)
         shape = {name: value for name, value in model.config.to_dict().items() if not name.startswith("_")}
-        key = (renderer.fingerprint, repr(sorted(shape.items())))
+        # Values that steer a policy belong to it: it gets an engine of its own.
+        own = path if is_value_guided(path) or is_reranked(path) else None
+        key = (renderer.fingerprint, repr(sorted(shape.items())), own)
         if self._sampler is not None and key == self._key:
             self._sampler.load_weights(model_weights(model))
             return _Player(self._sampler, renderer, load_conditioning(path))

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from offline_arl.datasets.return_conditioning import ReturnConditioning
-from offline_arl.environments.protocol import EnvironmentFamily, Task
-from offline_arl.errors import UsageError
+from offline_arl.environments.protocol import EnvironmentFamily, KnowsTargetReturns, Task
 from offline_arl.evaluation.calibration import achieved_returns, calibration_metrics
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.rewards.components import RewardConfig
 from offline_arl.rollouts.episode import Episode
 from offline_arl.workflows.stages import Evaluate
-
-
-@runtime_checkable
-class KnowsTargets(Protocol):
-    """An environment family that knows a target return for each of its tasks."""
-
-    def target_return(self, task: Task) -> float:
-        """The return to ask for, for example the best that logged agents get at the task."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -50,18 +39,11 @@ def targets_for(
         conditioning: Of the policy.
         family: Of the tasks.
         tasks: To play.
-
-    Raises:
-        UsageError: "task" is wanted and the environment knows no targets.
     """
     found: dict[float | None, Target] = {}
     for item in config.targets:
         if item == "task":
-            if not isinstance(family, KnowsTargets):
-                raise UsageError(
-                    f"target_returns: the environment {family.name!r} has no target return for its tasks; "
-                    "give numbers, or best"
-                )
+            assert isinstance(family, KnowsTargetReturns)  # dispatch.check_ready made sure of it
             found.setdefault(None, Target(None, tuple(family.target_return(task) for task in tasks)))
         else:
             value = conditioning.default_target if item == "best" else float(item)
