@@ -69,6 +69,7 @@ def all_tables(metrics: Mapping[str, MetricDict]) -> list[tuple[str, Table]]:
         "Gain in success over the policy before, paired over tasks": gain_table(metrics),
         "How they act": process_table(metrics),
         "Success by task type, greedy": task_type_table(metrics),
+        "What is achieved under the returns that are asked for": calibration_table(metrics),
     }
     return [(title, table) for title, table in tables.items() if table[1]]
 
@@ -83,6 +84,19 @@ def task_type_table(metrics: Mapping[str, MetricDict]) -> Table:
         for task_type in types
     ]
     return ["task type", *policies], rows
+
+
+def calibration_table(metrics: Mapping[str, MetricDict]) -> Table:
+    """The metrics named `achieved_return/policy/target`: one row a target, one column a policy and way of acting."""
+    titles = {"achieved_return": "greedy", "achieved_return_sampled": "sampled"}
+    found = [tuple(name.split("/")) for name in metrics if name.split("/")[0] in titles]
+    columns = list(dict.fromkeys((measure, policy) for measure, policy, _ in found))
+    targets = sorted({target for _, _, target in found}, key=float)
+    rows = [
+        [target, *(_cell(metrics.get(f"{measure}/{policy}/{target}")) for measure, policy in columns)]
+        for target in targets
+    ]
+    return ["asked for", *(f"{policy}, {titles[measure]}" for measure, policy in columns)], rows
 
 
 def counts(metrics: Mapping[str, MetricDict]) -> dict[str, float | None]:

@@ -63,3 +63,17 @@ def test_task_types_have_a_column_a_policy_and_no_number_where_there_is_no_case(
 def test_counts_stay_out_of_the_tables_of_policies() -> None:
     assert counts(METRICS) == {"trajectories": 4000, "segments/bc_data": 4100}
     assert all_tables({"trajectories": number(1), "pairs/step": number(0)}) == []
+
+
+def test_what_is_achieved_has_a_row_a_target_in_the_order_of_numbers() -> None:
+    metrics = {
+        "achieved_return/dt/10": metric(8.0),
+        "achieved_return/dt/-0.5": metric(0.0),
+        "achieved_return_sampled/dt/10": metric(7.0),
+    }
+    ((title, table),) = all_tables(metrics)
+    assert title == "What is achieved under the returns that are asked for"
+    assert table == (
+        ["asked for", "dt, greedy", "dt, sampled"],
+        [["-0.5", "0.000 [-0.050, 0.050]", "-"], ["10", "8.000 [7.950, 8.050]", "7.000 [6.950, 7.050]"]],
+    )
