@@ -22,11 +22,17 @@ from typing import Any
 import numpy as np
 
 from offline_arl.datasets.collate import TokenBudgetSampler
-from offline_arl.datasets.pairs import PairDataset, UnpairedDataset
-from offline_arl.datasets.preference_batches import mismatched_partners, pair_costs, steady_batches
-from offline_arl.datasets.updates import MicroBatchSampler
+from offline_arl.datasets.pairs import PairDataset, PairRow, UnpairedDataset
+from offline_arl.datasets.preference_batches import (
+    answer_side,
+    mismatched_partners,
+    pair_costs,
+    pair_sides,
+    steady_batches,
+)
 from offline_arl.errors import DataError, UsageError
-from offline_arl.trainers.checkpoint import TrainingRecord, save_checkpoint
+from offline_arl.models.policy import policy_fingerprint
+from offline_arl.trainers.checkpoint import TrainingRecord
 from offline_arl.trainers.preference_config import (
     AnyPreferenceConfig,
     DPOConfig,
@@ -37,13 +43,9 @@ from offline_arl.trainers.preference_config import (
 )
 from offline_arl.trainers.preference_reference import answer_reference, pair_reference
 from offline_arl.trainers.preference_trainers import KTOTrainer, PairTrainer, PreferenceTrainer
-from offline_arl.trainers.weighted_bc import (
-    _arguments,
-    _optimizer,
-    _pad_token_id,
-    _preserved_random_state,
-    _with_adapter,
-)
+from offline_arl.trainers.random_state import preserved_random_state
+from offline_arl.trainers.run import ResumeFrom, RunFolders, TrainingRun, make_optimizer, pad_token_id
+from offline_arl.trainers.update_trainer import Report
 
 _logger = logging.getLogger(__name__)
 
@@ -63,7 +65,9 @@ def train_preferences(
     seed: int,
     reference_model: Any = None,
     reference_folder: str | Path | None = None,
-    resume_from_checkpoint: str | Path | None = None,
+    resume_from_checkpoint: ResumeFrom = None,
+    folders: RunFolders | None = None,
+    report: Report | None = None,
 ) -> TrainingRecord:
     """Train a policy on preferences and save it.
 
@@ -72,66 +76,78 @@ def train_preferences(
         tokenizer: Its tokenizer, saved with it.
         dataset: Pairs for DPO, IPO and SimPO, labeled answers for KTO, rendered with this tokenizer.
         config: Which objective, and how to train.
-        output_dir: Where the policy is saved, with `monitors.jsonl` (a line for each log line of training);
-            checkpoints, if asked for, in its sibling `<name>.checkpoints`.
+        output_dir: Where the policy is saved, with `monitors.jsonl` (a line for each log line of training).
         seed: Of batch order and adapters.
         reference_model: The frozen reference; None takes the policy as it is at the start. It is not needed any more
             once training begins.
         reference_folder: Where the reference's log-probabilities are kept for other runs on the same data; None
             computes them for this run alone.
-        resume_from_checkpoint: A checkpoint folder of an earlier run with the same arguments. It needs
-            `reference_folder` or `reference_model`, for the policy is that of the checkpoint by then.
+        resume_from_checkpoint: A checkpoint folder of an earlier run with the same arguments. "latest": the newest
+            complete one in the folder of checkpoints if it is of such a run, else the beginning.
+        folders: Where checkpoints (with `save_steps`) and TensorBoard's events lie; None: beside the policy.
+        report: Told (updates done, updates in all).
 
     Returns:
         The record saved beside the policy; its metrics hold the mean loss of the run, the last values of the
-        monitors, updates, rows and seconds, and for each alarm the number of log lines that raised it.
+        monitors, updates, trained tokens and seconds, and for each alarm the number of log lines that raised it.
 
     Raises:
-        UsageError: The dataset is of the wrong kind, or adapters are asked for and peft is missing.
+        UsageError: The dataset is of the wrong kind, a checkpoint is of another run, a package is missing, or the
+            memory does not suffice.
         DataError: No row has a weight above 0, KTO has labels of one kind alone, or training diverged.
     """
     output_dir = Path(output_dir)
     rows = _rows_with_weight(dataset, config)
-    pad_token_id = _pad_token_id(tokenizer)
+    algorithm, pad = _ALGORITHMS[type(config)], pad_token_id(tokenizer)
     reference = {
         "model": model if reference_model is None else reference_model,
-        "pad_token_id": pad_token_id,
+        "pad_token_id": pad,
         "tokens_per_batch": config.tokens_per_batch,
         "folder": None if reference_folder is None else Path(reference_folder),
     }
     batches, make = _prepared(rows, config, reference, seed)
     limit = None if config.max_steps is None else config.max_steps * config.gradient_accumulation_steps
-    sampler = MicroBatchSampler(batches[:limit], batches_per_update=config.gradient_accumulation_steps)
-    with _preserved_random_state():
-        trained = _with_adapter(model, config, seed) if config.lora_rank is not None else model
+    run = TrainingRun(
+        config,
+        model,
+        batches[:limit],
+        folders=folders or RunFolders.beside(output_dir),
+        seed=seed,
+        resume_from=resume_from_checkpoint,
+        algorithm=algorithm,
+        dataset=dataset.manifest.content_sha256,
+        reference=None if reference_model is None else policy_fingerprint(reference_model),
+    )
+    with preserved_random_state():
+        trained = run.adapted(model)
         trainer = make(
             model=trained,
-            args=_arguments(config, output_dir, seed, len(sampler), trained),
+            args=run.arguments,
             rows=rows,
-            sampler=sampler,
-            pad_token_id=pad_token_id,
+            sampler=run.sampler,
+            pad_token_id=pad,
             share_prefix=config.share_prefix and not config.gradient_checkpointing,
-            optimizers=(_optimizer(config, trained), None),
+            report=report,
+            callbacks=run.callbacks,
+            optimizers=(make_optimizer(config, trained), None),
         )
-        result = trainer.train(
-            resume_from_checkpoint=None if resume_from_checkpoint is None else str(resume_from_checkpoint)
-        )
-    if trained is not model:
-        trained.merge_and_unload()
-    model.eval()
-    record = save_checkpoint(
+        result = trainer.train(resume_from_checkpoint=None if run.checkpoint is None else str(run.checkpoint))
+    record = run.save(
+        trained,
         model,
         tokenizer,
         output_dir,
-        algorithm=_ALGORITHMS[type(config)],
-        config=config.model_dump(mode="json"),
-        seed=seed,
+        algorithm=algorithm,
         dataset_fingerprint=dataset.manifest.fingerprint,
         dataset_sha256=dataset.manifest.content_sha256,
-        metrics=_metrics(trainer, result, sum(map(len, batches[:limit]))),
+        metrics={
+            **_metrics(trainer, result),
+            "trained_tokens": float(sum(_scored_tokens(rows[index]) for batch in batches[:limit] for index in batch)),
+        },
     )
-    lines = [json.dumps(entry) for entry in trainer.state.log_history if "loss" in entry]
-    (output_dir / MONITOR_NAME).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    if trainer.is_world_process_zero():
+        lines = [json.dumps(entry) + "\n" for entry in trainer.state.log_history if "loss" in entry]
+        (output_dir / MONITOR_NAME).write_text("".join(lines), encoding="utf-8")
     return record
 
 
@@ -189,18 +205,25 @@ def _check_labels(rows: Sequence[Any], config: KTOConfig) -> None:
         )  # fmt: skip
 
 
-def _metrics(trainer: PreferenceTrainer, result: Any, rows: int) -> dict[str, float]:
-    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    seen = {name: value for window in trainer.monitor.history for name, value in window.items()}  # the last of each
+def _metrics(trainer: PreferenceTrainer, result: Any) -> dict[str, float]:
+    """Losses, also those before an interruption, and the last value of each monitor."""
+    lines = [entry for entry in trainer.state.log_history if "loss" in entry]
+    steps = np.diff([0, *(entry["step"] for entry in lines)])
+    seen = {name: value for window in trainer.monitor.history for name, value in window.items()}
     return {
-        "loss": float(result.training_loss),
-        "last_loss": float(logged[-1]) if logged else float(result.training_loss),
+        "loss": float(np.average([entry["loss"] for entry in lines], weights=steps)),
+        "last_loss": float(lines[-1]["loss"]),
         "updates": float(trainer.state.global_step),
-        "rows": float(rows),
         "seconds": float(result.metrics["train_runtime"]),
         **seen,
         **{f"alarm/{kind}": float(number) for kind, number in trainer.monitor.alarms.items()},
     }
+
+
+def _scored_tokens(row: Any) -> int:
+    """Tokens of a row that the loss is about."""
+    sides = pair_sides(row) if isinstance(row, PairRow) else (answer_side(row),)
+    return sum(int(side.action_mask[1:].sum()) for side in sides)
 
 
 class _Subset(Sequence[Any]):

@@ -18,13 +18,14 @@ class PreferenceConfig(WeightedBCConfig):
     becoming less likely; it is 0 in the papers of the losses themselves, and 0 here.
     """
 
-    epochs: PositiveFloat = 1.0
-    learning_rate: PositiveFloat = 1e-6
+    epochs: float = Field(default=1.0, gt=0, le=100_000)
+    learning_rate: float = Field(default=1e-6, gt=0, le=1)
     schedule: Literal["linear", "cosine", "constant_with_warmup"] = "linear"
     warmup_fraction: float = Field(default=0.1, ge=0, lt=1)
-    weight_decay: NonNegativeFloat = 0.0
+    weight_decay: float = Field(default=0.0, ge=0, lt=1)
     adam_beta2: float = Field(default=0.999, gt=0, lt=1)
     max_gradient_norm: PositiveFloat = 10.0  # that of the DPO authors
+    packing: Literal[False] = False  # both sides of a pair share their prompt instead
 
 
 class PairConfig(PreferenceConfig):

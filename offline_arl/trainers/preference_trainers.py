@@ -1,4 +1,4 @@
-"""transformers' Trainer on preference rows: batches, losses over the global batch, monitors."""
+"""Trainers of preference rows: batches, losses over the whole update, monitors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
-from transformers import PrinterCallback, Trainer
 
 from offline_arl.datasets.preference_batches import (
     AnswerBatch,
@@ -24,7 +22,6 @@ from offline_arl.datasets.preference_batches import (
     collate_sides,
     mismatched_side,
 )
-from offline_arl.datasets.updates import MicroBatchSampler
 from offline_arl.objectives import (
     dpo_loss,
     ipo_loss,
@@ -39,31 +36,24 @@ from offline_arl.trainers.preference_config import DPOConfig, IPOConfig, KTOConf
 from offline_arl.trainers.preference_forward import batch_logprobs
 from offline_arl.trainers.preference_monitors import PreferenceMonitor, Scores
 from offline_arl.trainers.preference_reference import ReferenceLogprobs
+from offline_arl.trainers.update_trainer import UpdateTrainer
 
 
-class PreferenceTrainer(Trainer):  # type: ignore[misc]
-    """What all preference objectives share. A subclass makes batches of rows and their losses."""
+class PreferenceTrainer(UpdateTrainer):
+    """What all preference objectives share. A subclass makes batches of rows and their losses.
 
-    loss_is_scaled_for_ga = True  # the denominator is the global batch's
+    Args:
+        rows: The preference rows.
+        pad_token_id: Fills sequences.
+        share_prefix: Encode prompts once, where the model and one process allow it.
+        kwargs: Those of `UpdateTrainer`.
+    """
 
-    def __init__(
-        self, *, rows: Sequence[Any], sampler: MicroBatchSampler, pad_token_id: int, share_prefix: bool, **kwargs: Any
-    ) -> None:
-        super().__init__(train_dataset=_Numbered(rows), data_collator=self._collated, **kwargs)
-        self.remove_callback(PrinterCallback)  # standard output belongs to the caller
+    def __init__(self, *, rows: Sequence[Any], pad_token_id: int, share_prefix: bool, **kwargs: Any) -> None:
+        super().__init__(rows=_Numbered(rows), collate=self._collated, **kwargs)
         self.monitor = PreferenceMonitor(self._over_processes)
-        self._sampler = sampler
         self._pad_token_id = pad_token_id
         self._share_prefix = share_prefix
-
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        """This process's micro-batches. accelerate must not deal them out once more, so it does not prepare them."""
-        return DataLoader(
-            self.train_dataset,
-            batch_sampler=self._sampler,
-            collate_fn=self._collated,
-            generator=torch.Generator().manual_seed(self.args.seed),
-        )
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -76,7 +66,7 @@ class PreferenceTrainer(Trainer):  # type: ignore[misc]
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """This micro-batch's part of the mean over the global batch."""
+        """This micro-batch's part of the mean over the rows of the whole update."""
         with self.accelerator.autocast(), without_dropout(model):
             losses = self._losses(model, inputs)
         weights = inputs["weights"].to(losses.dtype)
@@ -271,7 +261,7 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
             setattr(module, name, value)
 
 
-class _Numbered(torch.utils.data.Dataset[tuple[int, Any]]):
+class _Numbered(Sequence[tuple[int, Any]]):
     """Rows with their numbers, by which their reference values are found."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
@@ -280,5 +270,5 @@ class _Numbered(torch.utils.data.Dataset[tuple[int, Any]]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> tuple[int, Any]:
+    def __getitem__(self, index: Any) -> Any:
         return index, self._rows[index]

@@ -221,25 +221,3 @@ def _losses(history: list[dict[str, float]]) -> dict[str, float]:
         "last_loss": float(lines[-1]["loss"]),
         "trained_tokens": float(lines[-1]["trained_tokens"]),
     }
-
-
-# preference.py still takes these from here.
-_pad_token_id, _preserved_random_state = pad_token_id, preserved_random_state
-
-
-def _arguments(config: WeightedBCConfig, output_dir: Path, seed: int, n_batches: int, model: Any) -> Any:
-    from offline_arl.trainers.run import _arguments as arguments
-
-    return arguments(config, RunFolders.beside(output_dir).checkpoints, seed, n_batches)
-
-
-def _optimizer(config: WeightedBCConfig, model: Any) -> Any:
-    from offline_arl.trainers.run import make_optimizer
-
-    return make_optimizer(config, model)
-
-
-def _with_adapter(model: Any, config: WeightedBCConfig, seed: int) -> Any:
-    from offline_arl.trainers.adapters import with_adapter
-
-    return with_adapter(model, config, seed=seed)

@@ -98,15 +98,15 @@ def pair_loss(name: str, row: Any, policy: torch.nn.Module, reference: torch.nn.
     return smoothed - 0.3 * side_logprob(policy, sides[0], average=True)
 
 
-def kto_mean(rows: Any, policy: torch.nn.Module, reference: torch.nn.Module) -> float:
-    """The mean loss of one batch that holds all rows."""
+def kto_mean(rows: Any, policy: torch.nn.Module, reference: torch.nn.Module, tokens_per_batch: int) -> float:
+    """The mean loss of one update that holds all rows, in batches of so many tokens."""
 
     def log_ratio(side: Side) -> float:
         return side_logprob(policy, side) - side_logprob(reference, side)
 
     lengths = np.array([len(row) for row in rows])
-    (batch,) = steady_batches(lengths, max_tokens=AT_ONCE["tokens_per_batch"], epochs=1, seed=0).batches
-    partners = mismatched_partners(rows, [batch])
+    batches = steady_batches(lengths, max_tokens=tokens_per_batch, epochs=1, seed=0).batches
+    partners = mismatched_partners(rows, batches)
     mismatched = [log_ratio(mismatched_side(rows[index], rows[partners[index]])) for index in range(len(rows))]
     point = max(0.0, sum(mismatched) / len(rows))
     assert point > 0
@@ -125,11 +125,22 @@ def test_the_loss_is_the_weighted_mean_over_rows(
     """Against a reference that is another model, so that no term vanishes; rows end at different lengths."""
     policy, reference = toy_model(), toy_model(seed=1)
     if name == "kto":
-        expected = kto_mean(answers, policy, reference)
+        expected = kto_mean(answers, policy, reference, AT_ONCE["tokens_per_batch"])
     else:
         losses = [row.weight * pair_loss(name, row, policy, reference) for row in pairs]
         expected = sum(losses) / len(losses)
     record = train(policy, data_of(name, pairs, answers), CONFIGS[name], tmp_path / "out", reference_model=reference)
+    assert record.metrics["updates"] == 1
+    assert record.metrics["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_ktos_reference_point_is_that_of_the_whole_update(answers: UnpairedDataset, tmp_path: Path) -> None:
+    """The rows of one update in several micro-batches, each of which would have a reference point of its own."""
+    policy, reference = toy_model(), toy_model(seed=1)
+    changes = {"tokens_per_batch": 180, "gradient_accumulation_steps": 16}
+    expected = kto_mean(answers, policy, reference, changes["tokens_per_batch"])
+    config = CONFIGS["kto"].model_copy(update=changes)
+    record = train(policy, answers, config, tmp_path / "out", reference_model=reference)
     assert record.metrics["updates"] == 1
     assert record.metrics["loss"] == pytest.approx(expected, rel=1e-5)
 
