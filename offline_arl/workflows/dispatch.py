@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from offline_arl import environments
+from offline_arl.environments.protocol import KnowsTargetReturns
 from offline_arl.errors import DataError, MissingDependencyError, UsageError
 from offline_arl.logs.adapter import adapter_named
 from offline_arl.optional import available
@@ -61,7 +62,8 @@ def check_ready(stage: Stage, *, where: str) -> None:
 
     Raises:
         DataError: An input file does not exist.
-        UsageError: No source is named, or an environment, a model or a log format is not there.
+        UsageError: No source is named, an environment, a model or a log format is not there, or an environment has no
+            targets of its own where they are wanted.
         MissingDependencyError: The stage needs packages that are not installed.
     """
     if isinstance(stage, Ingest):
@@ -76,7 +78,13 @@ def check_ready(stage: Stage, *, where: str) -> None:
             raise DataError(f"{where}.{field}: {path} does not exist; give a log file or folder")
     environment = getattr(stage, "environment", None)
     if environment is not None:
-        environments.load(environment)
+        family = environments.load(environment)
+        wants_targets = isinstance(stage, Evaluate) and "task" in stage.targets
+        if wants_targets and not isinstance(family, KnowsTargetReturns):
+            raise UsageError(
+                f"{where}.target_returns: the environment {environment!r} has no target return for its tasks; "
+                "give numbers, or best"
+            )
     if isinstance(stage, InitialPolicy):
         check_model(stage.model, where=f"{where}.model")
     if not isinstance(stage, _WITHOUT_TORCH):
