@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import msgspec
 import numpy as np
@@ -269,9 +269,12 @@ class SegmentDataset(Sequence[SegmentRow]):
 
         Raises:
             DataError: The folder is no dataset, or one of another format version, or damaged.
+            UsageError: It holds pairs or labeled answers, not segments.
         """
         folder = Path(folder)
         manifest = load_manifest(folder)
+        if manifest.kind not in get_args(SegmentKind):
+            raise UsageError(f"{folder}: the dataset is of kind {manifest.kind}, this needs segments")
         return cls(read_parts(folder, manifest.counts["rows"]), manifest)
 
     def __len__(self) -> int:

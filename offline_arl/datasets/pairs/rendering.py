@@ -14,7 +14,6 @@ from offline_arl.datasets.pairs.pair import Pair, Side, is_trained_step
 from offline_arl.datasets.pairs.rows import PairRow
 from offline_arl.datasets.segments import SegmentRenderer
 from offline_arl.trajectories.schema import Message, Source, Trajectory
-from offline_arl.trajectories.segment import Segment
 
 Splits = Mapping[str, str]  # trajectory_id -> split
 Tokens = tuple[NDArray[np.int32], NDArray[np.bool_]]
@@ -95,7 +94,9 @@ def side_tokens(side: Side, renderer: SegmentRenderer, max_tokens: int | None) -
     if sum(len(segment.step_spans()) for segment in segments) != steps or steps == 0:
         raise NoRowError("too_long" if steps else "no_action_tokens")
     if len(segments) != 1:
-        raise NoRowError(_why_several(segments, max_tokens))
+        # The limit cut it, or the template rewrites turns, or the tools changed in between.
+        is_cut = max_tokens is not None and len(renderer.render(trajectory)) == 1
+        raise NoRowError("too_long" if is_cut else "several_segments")
     return segments[0].token_ids, segments[0].action_mask
 
 
@@ -117,11 +118,6 @@ def source_of(source: Source) -> dict[str, Any]:
 
 def _source(trajectory: Trajectory, position: int) -> dict[str, Any]:
     return {"trajectory_id": trajectory.trajectory_id, "message": position, **source_of(trajectory.source)}
-
-
-def _why_several(segments: Sequence[Segment], max_tokens: int | None) -> str:
-    """Several segments, because of the limit, or because the template rewrites turns or the tools change."""
-    return "too_long" if max_tokens is not None and sum(map(len, segments)) > max_tokens else "several_segments"
 
 
 def _shared(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
