@@ -10,6 +10,7 @@ float rounding alone.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
@@ -18,6 +19,8 @@ from offline_arl.environments.protocol import Task
 from offline_arl.rollouts.episode import Episode
 from offline_arl.rollouts.play import Rollout, Settings
 from offline_arl.rollouts.sampler import Sampler, StreamingSampler
+
+_MOMENT = 0.02  # seconds
 
 
 class Continuous:
@@ -52,6 +55,7 @@ class Continuous:
         self._acting: dict[Future[Any], tuple[Rollout, bool]] = {}  # whether it is being opened
         self._sampling: dict[int, Rollout] = {}
         self._ready: list[Rollout] = []
+        self._seconds = 0.0  # that environments take to answer, a moving average
 
     def play(self, waiting: Iterator[tuple[int, Task]]) -> None:
         """Play episodes of (index, task) until all are finished."""
@@ -72,9 +76,14 @@ class Continuous:
         return len(self._acting) + len(self._sampling) + len(self._ready)
 
     def _take_answers(self, *, block: bool) -> None:
-        """Take what environments have answered; where nothing else is to do, wait for the first to."""
+        """Take what environments have answered; where nothing else is to do, wait for the first to.
+
+        Quick environments are given a moment: a step of the engine costs more with few episodes than the moment does.
+        """
         if not self._acting:
             return
+        if self._are_quick:
+            wait(self._acting, timeout=_MOMENT)
         done, _ = wait(self._acting, timeout=None if block else 0, return_when=FIRST_COMPLETED)
         for future in done:
             rollout, is_opening = self._acting.pop(future)
@@ -105,4 +114,15 @@ class Continuous:
 
     def _act(self, pool: ThreadPoolExecutor, rollout: Rollout, completion: Any) -> None:
         message = rollout.said(completion)
-        self._acting[pool.submit(rollout.act, message)] = (rollout, False)
+
+        def act() -> Any:
+            started = time.monotonic()
+            result = rollout.act(message)
+            self._seconds += 0.05 * (time.monotonic() - started - self._seconds)  # threads may lose one; no matter
+            return result
+
+        self._acting[pool.submit(act)] = (rollout, False)
+
+    @property
+    def _are_quick(self) -> bool:
+        return self._seconds < _MOMENT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -151,7 +152,10 @@ class Rollout:
         self._completions.append((len(self.tokens), completion))
         self.tokens = [*self.tokens, *completion.token_ids]
         self.n_steps += 1
-        record = TokenRecord(completion.token_ids, renderer.fingerprint, logprobs=completion.logprobs)
+        known = not any(map(math.isnan, completion.logprobs))  # of steps that were chosen among several it is not
+        record = TokenRecord(
+            completion.token_ids, renderer.fingerprint, logprobs=completion.logprobs if known else None
+        )
         message = msgspec.structs.replace(
             renderer.parse(completion.token_ids, self._tools),
             tokens=record,

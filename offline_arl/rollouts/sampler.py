@@ -34,7 +34,7 @@ class Completion:
 
     `logprobs` are log-probabilities of the sampled tokens under the distribution they were drawn from, the
     tempered softmax over the whole vocabulary. At temperature 0 that distribution is a point; they are then those
-    of the untempered softmax (temperature 1).
+    of the untempered softmax (temperature 1). NaN where the probability is not known (`reranking`).
     """
 
     token_ids: list[int]  # ends with the stop token when finish_reason is "stop"
