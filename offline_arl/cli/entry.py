@@ -66,6 +66,12 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def set_environment() -> None:
+    """Set what libraries read when they are imported, where the user has not."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
 @app.callback()
 def _global_options(
     version: Annotated[
@@ -75,8 +81,7 @@ def _global_options(
 ) -> None:
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    set_environment()
     if not verbose:
         logging.getLogger("vllm").setLevel(logging.ERROR)
     # The versions that are installed together are pinned and tested; TRL only knows older ones.

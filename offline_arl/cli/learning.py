@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from offline_arl.cli.options import Backend, EnvironmentName, Json, Out, Seed, Settings, Store, example, path
+from offline_arl.cli.launched import launched
+from offline_arl.cli.options import (
+    Backend,
+    EnvironmentName,
+    Json,
+    Out,
+    Processes,
+    Seed,
+    Settings,
+    Store,
+    example,
+    path,
+)
 from offline_arl.cli.output import Output, table
 from offline_arl.errors import UsageError
 
@@ -127,12 +139,13 @@ def train(
     stage = stage_type(raw)
     assert stage is not None
     field = stage.model_fields.get("values")
+    processes: Processes = 1,
     if field is not None and field.is_required() and values is None:
         raise UsageError(f"train {algorithm} needs --values, for example of: offline-arl train iql_values")
     if field is None and values is not None:
         raise UsageError(f"train {algorithm} reads no value heads; leave --values out")
     inputs = {"dataset": dataset, "policy": policy, "values": values}
-    _run_stage(algorithm.value, raw, inputs, output, settings, seed=seed, as_json=json)
+    _run_stage(algorithm.value, raw, inputs, output, settings, seed=seed, processes=processes, as_json=json)
 
 
 def evaluate(
@@ -189,12 +202,24 @@ def _run_stage(
 ) -> None:
     from offline_arl.workflows.single import run_stage
 
-    with Output(as_json=as_json) as out, out.progress() as progress:
+    place = launched()
+    with Output(as_json=as_json) as out, out.progress(shown=place.process == 0) as progress:
         outputs = run_stage(
-            raw, inputs, output, name=name, policies=policies, overrides=settings or (), seed=seed, progress=progress
+            raw,
+            inputs,
+            output,
+            name=name,
+            policies=policies,
+            overrides=settings or (),
+            seed=seed,
+            progress=progress,
+            processes=processes,
+            launched=place,
         )
-        _finish(out, output, outputs)
+        if place.process == 0:  # one of several processes that do this together speaks
+            _finish(out, output, outputs)
 
+    processes: int = 1,
 
 def _finish(out: Output, output: Path, outputs: StageOutputs) -> None:
     from offline_arl.workflows.summary import all_tables, counts, number

@@ -24,6 +24,9 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; values are YAML. Repeat for several."),
 ]
+Processes = Annotated[
+    int, typer.Option(help="Processes that train together; with GPUs each takes one.", min=1, show_default=True)
+]
 EnvironmentName = Annotated[str, typer.Option(help="Environment to act in.")]
 Backend = Annotated[Literal["auto", "vllm", "transformers"], typer.Option(help="What samples the rollouts.")]
 

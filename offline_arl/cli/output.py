@@ -88,8 +88,8 @@ class Output(AbstractContextManager["Output"]):
         print(line, file=sys.stderr, flush=True)  # noqa: T201
 
     @contextmanager
-    def progress(self) -> Iterator[Progress]:
-        """A callback that draws progress bars on stderr where that is a terminal."""
+    def progress(self, *, shown: bool = True) -> Iterator[Progress]:
+        """A callback that draws progress bars on stderr where that is a terminal, unless they are not to be shown."""
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -105,7 +105,7 @@ class Output(AbstractContextManager["Output"]):
             TimeRemainingColumn(),
         )  # fmt: skip
         console = Console(stderr=True)
-        if not console.is_terminal:
+        if not (shown and console.is_terminal):
             yield lambda description, completed, total: None
             return
         with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:

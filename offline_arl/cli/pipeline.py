@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from offline_arl.cli.options import Json, Out, Settings, example
+from offline_arl.cli.launched import launched
+from offline_arl.cli.options import Json, Out, Processes, Settings, example
 from offline_arl.cli.output import Output, table
+from offline_arl.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +31,7 @@ def run(
     output: Out,
     settings: Settings = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Do every stage again, also those already done.")] = False,
+    processes: Processes = 1,
     json: Json = False,
 ) -> None:
     """Run a pipeline; the same command again goes on where it stopped.
@@ -39,6 +42,8 @@ def run(
     from offline_arl.workflows.config import load_pipeline
     from offline_arl.workflows.run import run_pipeline
 
+    if launched().processes > 1:
+        raise UsageError("run starts the processes of its training stages itself; use --processes, without a launcher")
     loaded = load_pipeline(pipeline, settings or ())
     with Output(as_json=json) as out, out.progress() as progress:
         names = list(loaded.stages)
@@ -51,7 +56,7 @@ def run(
                 ]
             )
 
-        result = run_pipeline(loaded, output, progress=progress, observe=observe, fresh=fresh)
+        result = run_pipeline(loaded, output, progress=progress, observe=observe, fresh=fresh, processes=processes)
 
         def render(console: Console) -> None:
             from offline_arl.workflows.summary import all_tables, counts, number

@@ -7,12 +7,14 @@ update, and the first one writes.
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from accelerate import PartialState
 from transformers import TrainerCallback, TrainingArguments
 
@@ -37,8 +39,9 @@ _OF_NO_CONSEQUENCE = {"save_steps", "logging_steps", "progress", "report_to", "p
 
 @dataclass(frozen=True)
 class RunFolders:
-    """Where a run keeps what outlives it when it is interrupted."""
+    """The name of a run for trackers, and where it keeps what outlives it when it is interrupted."""
 
+    name: str
     checkpoints: Path
     tensorboard: Path
 
@@ -46,7 +49,7 @@ class RunFolders:
     def beside(cls, output_dir: Path) -> RunFolders:
         """`<name>.checkpoints` and `<name>.tensorboard` beside the policy."""
         place, name = output_dir.parent, output_dir.name
-        return cls(place / f"{name}.checkpoints", place / f"{name}.tensorboard")
+        return cls(name, place / f"{name}.checkpoints", place / f"{name}.tensorboard")
 
 
 class TrainingRun:
@@ -72,7 +75,7 @@ class TrainingRun:
     ) -> None:  # fmt: skip
         self.config = config
         self.seed = seed
-        self.arguments = _arguments(config, folders.checkpoints, seed, len(batches))
+        self.arguments = _arguments(config, folders, model, seed=seed, n_batches=len(batches))
         self.sampler = MicroBatchSampler(
             batches,
             batches_per_update=config.gradient_accumulation_steps,
@@ -128,6 +131,9 @@ class TrainingRun:
                 adapter.rename(output_dir / ADAPTER_FOLDER)
         finally:
             shutil.rmtree(adapter, ignore_errors=True)
+        folder = Path(self.arguments.output_dir)
+        if first and folder.is_dir() and not any(folder.iterdir()):  # Trainer makes it also for no checkpoint at all
+            folder.rmdir()
         PartialState().wait_for_everyone()
         return saved
 
@@ -171,10 +177,12 @@ def pad_token_id(tokenizer: Any) -> int:
     return pad
 
 
-def _arguments(config: WeightedBCConfig, checkpoints: Path, seed: int, n_batches: int) -> TrainingArguments:
+def _arguments(
+    config: WeightedBCConfig, folders: RunFolders, model: Any, *, seed: int, n_batches: int
+) -> TrainingArguments:
     updates = -(-n_batches // config.gradient_accumulation_steps)
     arguments = TrainingArguments(
-        output_dir=str(checkpoints),
+        output_dir=str(folders.checkpoints),
         num_train_epochs=1,  # the sampler lays out all epochs
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         learning_rate=config.learning_rate,
@@ -192,14 +200,23 @@ def _arguments(config: WeightedBCConfig, checkpoints: Path, seed: int, n_batches
         logging_steps=config.logging_steps,
         logging_nan_inf_filter=False,  # it would hide them; the trainer stops instead
         report_to=tracker_names(config) or "none",
-        run_name=f"{checkpoints.parent.name}-seed{seed}",
+        run_name=f"{folders.name}-seed{seed}",
         project=config.project,
         trackio_static_space_id=False,  # nothing leaves this machine
         disable_tqdm=not config.progress,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
+        # Experts that no token of a batch was sent to get no gradient; looking for such parameters costs time.
+        ddp_find_unused_parameters=any("expert" in name for name, _ in model.named_parameters()),
+        use_cpu=not torch.accelerator.is_available(),  # said aloud: only then do processes on a CPU find one another
         seed=seed,
     )
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started != arguments.world_size:
+        raise UsageError(
+            f"{started} processes were started and see {arguments.world_size}; start them with --processes, "
+            "accelerate launch or torchrun"
+        )
     if arguments.n_gpu > 1:  # the loss reaches into the model, which replicas in one process do not allow
         _logger.warning(
             "%d GPUs are there and one is used; start with: accelerate launch --num_processes %d",

@@ -46,11 +46,9 @@ class _TensorBoard(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         if not state.is_world_process_zero:
             return
-        require("tensorboard", extra=EXTRA)
-        from torch.utils.tensorboard import SummaryWriter
-
         purge = state.global_step + 1 if state.global_step else None
-        self._writer = SummaryWriter(str(self._folder), purge_step=purge)  # type: ignore[no-untyped-call]
+        writers = require("torch.utils.tensorboard", extra=EXTRA)
+        self._writer = writers.SummaryWriter(str(self._folder), purge_step=purge)
 
     def on_log(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +50,9 @@ class StageOutputs:
 class StageContext:
     """Where a stage works. `inputs` maps the names that its configuration refers to onto their artifacts.
 
-    `destination` is the folder that `folder` becomes when it is complete; None: it is there already.
+    `destination` is the folder that `folder` becomes when it is complete; None: it is there already. `lasting` is a
+    folder that stays when the stage is interrupted, for checkpoints; None: nothing stays. `first` is False in all but
+    one of the processes that share a stage: those leave no results.
     """
 
     name: str
@@ -58,6 +61,8 @@ class StageContext:
     inputs: Mapping[str, Mapping[Artifact, Path]]
     progress: Progress = no_progress
     destination: Path | None = None
+    lasting: Path | None = None
+    first: bool = True
 
     def final(self, path: str) -> Path:
         """Where what is at this path below `folder` will lie."""
@@ -66,6 +71,22 @@ class StageContext:
     def path(self, stage: str, artifact: Artifact) -> Path:
         """Where the artifact of an earlier stage lies."""
         return self.inputs[stage][artifact]
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints go that an interrupted stage resumes from."""
+        return (self.lasting or self.folder) / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Where TensorBoard's events go."""
+        return (self.lasting or self.folder) / "tensorboard"
+
+    def forget_checkpoints(self) -> None:
+        """Remove checkpoints, of no use any more once the stage is done, and the lasting folder where it is empty."""
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        if self.lasting is not None and self.lasting.is_dir() and not any(self.lasting.iterdir()):
+            self.lasting.rmdir()
 
     def integer_seed(self, purpose: str = "") -> int:
         """A seed below 2**31 that depends on the pipeline's seed, this stage and `purpose`."""

@@ -19,13 +19,16 @@ from typing import Any, Literal, Protocol
 from offline_arl.errors import UsageError
 from offline_arl.workflows.config import Pipeline
 from offline_arl.workflows.context import Progress, StageContext, no_progress
-from offline_arl.workflows.dispatch import check_ready, stage_function
+from offline_arl.workflows.dispatch import check_ready
 from offline_arl.workflows.files import locked, told_refusals, write_json, write_text
+from offline_arl.workflows.launch import perform
 from offline_arl.workflows.records import StageRecord, installed_versions, read_record, stage_key, write_record
 from offline_arl.workflows.stages import Artifact, Stage
 from offline_arl.workflows.summary import summarize
 
 logger = logging.getLogger(__name__)
+
+LASTING_NAME = "training"  # in the output folder: checkpoints of what was interrupted, TensorBoard's events
 
 
 class StageObserver(Protocol):
@@ -51,6 +54,7 @@ def run_pipeline(
     progress: Progress = no_progress,
     observe: StageObserver | None = None,
     fresh: bool = False,
+    processes: int = 1,
 ) -> RunResult:
     """Run what is not yet done of a pipeline and write `results.json` and `summary.md` into `output`.
 
@@ -59,7 +63,8 @@ def run_pipeline(
         output: Folder of this run. Rerunning with the same folder resumes.
         progress: Called with the progress inside a stage.
         observe: Called at the start and end of each stage.
-        fresh: Do every stage again.
+        fresh: Do every stage again, from its beginning.
+        processes: How many processes train together, in stages that can be shared; with GPUs, one takes a GPU each.
 
     Raises:
         UsageError: Something is missing that can be seen before work begins, or the folder belongs to another
@@ -72,7 +77,8 @@ def run_pipeline(
     with locked(output):
         _claim(pipeline, output)
         if fresh:
-            shutil.rmtree(output / "stages", ignore_errors=True)
+            for name in ("stages", LASTING_NAME):
+                shutil.rmtree(output / name, ignore_errors=True)
         records: dict[str, StageRecord] = {}
         executed = []
         for name, stage in pipeline.stages.items():
@@ -83,7 +89,7 @@ def run_pipeline(
                 for stale in ("results.json", "summary.md"):
                     (output / stale).unlink(missing_ok=True)
                 _tell(observe, name, "start", 0.0)
-                record = _execute(pipeline, name, stage, key, folder, records, progress)
+                record = _execute(pipeline, name, stage, key, folder, records, progress, processes)
                 executed.append(name)
                 _tell(observe, name, "done", record.seconds)
             else:
@@ -103,8 +109,12 @@ def _execute(
     folder: Path,
     records: Mapping[str, StageRecord],
     progress: Progress,
+    processes: int,
 ) -> StageRecord:
-    """Do one stage in an empty folder; the record is written last."""
+    """Do one stage in an empty folder; the record is written last.
+
+    What an interrupted stage needs to go on lies in a folder of its own, which is cleared when the stage is done.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     with told_refusals(f"stages.{name}"):
         folder.mkdir(parents=True)
@@ -112,12 +122,13 @@ def _execute(
     for _, reference, artifact in stage.references():
         path = folder.parent / reference / records[reference].outputs.artifacts[artifact]
         inputs.setdefault(reference, {})[artifact] = path
-    context = StageContext(name, folder, pipeline.seed, inputs, progress)
+    lasting = folder.parent.parent / LASTING_NAME / name
+    context = StageContext(name, folder, pipeline.seed, inputs, progress, lasting=lasting)
     logger.info("stage %s begins", name)
     began = time.perf_counter()
     try:
         with told_refusals(f"stages.{name}"):
-            outputs = stage_function(type(stage))(stage, context)
+            outputs = perform(stage, context, processes=processes)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -126,6 +137,7 @@ def _execute(
         raise RuntimeError(f"stage {name} promises {missing} and made {sorted(outputs.artifacts)}")
     record = StageRecord(name, stage.model_dump()["kind"], key, outputs, round(time.perf_counter() - began, 3))
     write_record(folder, record, stage)
+    context.forget_checkpoints()
     logger.info("stage %s took %.1f s", name, record.seconds)
     return record
 

@@ -18,6 +18,7 @@ from offline_arl.workflows.config import parse_stage
 from offline_arl.workflows.context import Progress, StageContext, StageOutputs, no_progress
 from offline_arl.workflows.dispatch import check_model, check_ready, stage_function
 from offline_arl.workflows.files import told_refusals
+from offline_arl.workflows.launch import ALONE, Launched, check_processes, follow, perform
 from offline_arl.workflows.stages import Artifact, InitialPolicy, Stage
 
 
@@ -31,8 +32,13 @@ def run_stage(
     overrides: Sequence[str] = (),
     seed: int = 0,
     progress: Progress = no_progress,
+    processes: int = 1,
+    launched: Launched = ALONE,
 ) -> StageOutputs:
     """Run one stage into a new folder.
+
+    A stage that was interrupted after a checkpoint goes on from it when the same is asked for again; until then the
+    checkpoints lie in `OUTPUT.training`.
 
     Args:
         raw: Its configuration without the fields that refer to other stages.
@@ -44,9 +50,12 @@ def run_stage(
         overrides: `key=value` texts that change the configuration.
         seed: Seed of all randomness.
         progress: Called with the progress.
+        processes: How many processes to start for a stage that can be shared.
+        launched: This process's place where it was started with others, which do the same; only the first one
+            leaves results.
 
     Raises:
-        UsageError: A setting is unknown, an input is missing, or `output` is not empty.
+        UsageError: A setting is unknown, an input is missing, `output` is not empty, or the stage cannot be shared.
         OfflineArlError: What the stage raises.
     """
     given = {field: path for field, path in inputs.items() if path is not None}
@@ -59,10 +68,20 @@ def run_stage(
     for policy, path in (policies or {}).items():
         artifacts.setdefault(policy, {})["policy"] = _artifact(path, "policy", f"--policy {policy}")
     _check_inputs(stage, artifacts, where=name)
+    check_processes(stage, max(processes, launched.processes), where=name)
     check_ready(stage, where=name)
+    output = Path(output)
+    lasting = output.absolute().with_name(f"{output.absolute().name}.training")
+    context = StageContext(name, output, seed, artifacts, progress, output, lasting)
+    if launched.process > 0:
+        follow(stage, context)
+        return StageOutputs()
     with new_folder(output) as work:
-        context = StageContext(name, work, seed, artifacts, progress, Path(output))
-        return stage_function(type(stage))(stage, context)
+        outputs = perform(stage, replace(context, folder=work), processes=processes)
+        context.forget_checkpoints()
+        if lasting.is_dir():
+            lasting.rename(work / "training")
+    return outputs
 
 
 def build_from_store(

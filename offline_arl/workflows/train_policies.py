@@ -16,6 +16,7 @@ from offline_arl.models.value_heads import load_heads
 from offline_arl.rendering import Renderer
 from offline_arl.trainers.config import WeightedBCConfig
 from offline_arl.trainers.extraction import advantages, awr_step_weights, weight_spread
+from offline_arl.trainers.run import RunFolders
 from offline_arl.trainers.value_record import load_value_record
 from offline_arl.trainers.weighted_bc import train_weighted_bc
 from offline_arl.workflows.context import StageContext, StageOutputs
@@ -59,7 +60,8 @@ def train_decision_transformer(config: TrainDecisionTransformer, context: StageC
         + (f" in {conditioning.writer.levels} classes" if conditioning.edges else "")
     )
     outputs = _clone(config, context, config.algorithm, step_weights=None, notes=(note,))
-    conditioning.save(context.folder / outputs.artifacts["policy"])
+    if context.first:
+        conditioning.save(context.folder / outputs.artifacts["policy"])
     return outputs
 
 
@@ -106,20 +108,24 @@ def _clone(
     dataset, model, tokenizer = dataset_and_policy(config, context)
     if dataset.manifest.kind == "return_conditioned" and algorithm != "dt":
         raise UsageError(f"the dataset has returns in its context, which {algorithm} would not be asked for; use dt")
-    context.progress("cloning", 0, None)
+    training = part_of(config, WeightedBCConfig)
     record = train_weighted_bc(
         model,
         tokenizer,
         dataset,
-        part_of(config, WeightedBCConfig),
+        training,
         context.folder / "policy",
         step_weights=step_weights,
         seed=context.integer_seed(),
         algorithm=algorithm,
+        resume_from_checkpoint="latest",
+        folders=RunFolders(context.name, context.checkpoints, context.tensorboard),
+        report=lambda update, updates: context.progress("updates", update, updates),
     )
     done = record.metrics
-    speed = done["tokens"] / max(done["seconds"], 1e-9)
-    summary = f"{done['updates']:.0f} updates, loss {done['last_loss']:.3f}, {speed:,.0f} tokens/s"
+    summary = f"{done['updates']:.0f} updates, loss {done['last_loss']:.3f}, {done['tokens_per_second']:,.0f} tokens/s"
+    if training.packing and not done["packed"]:
+        notes = ("padded, not packed: the model does not keep packed segments apart exactly", *notes)
     return StageOutputs(artifacts={"policy": "policy"}, notes=(summary, *notes))
 
 

@@ -25,12 +25,17 @@ class InputFile:
 
 
 class Stage(BaseModel):
-    """What all kinds share. `seeded` is False where the result does not depend on the pipeline's seed."""
+    """What all kinds share.
+
+    `seeded` is False where the result does not depend on the pipeline's seed. `shared` is True where several processes
+    can do the stage together.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     produces: ClassVar[tuple[Artifact, ...]] = ()
     seeded: ClassVar[bool] = True
+    shared: ClassVar[bool] = False
 
     def references(self) -> Iterator[tuple[str, str, Artifact]]:
         """Each (field, stage name, artifact) that the configuration refers to."""

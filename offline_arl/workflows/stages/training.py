@@ -22,6 +22,7 @@ class TrainCloning(WeightedBCConfig, Stage):
     dtype: Dtype = "float32"
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
+    shared: ClassVar[bool] = True
 
 
 class TrainDecisionTransformer(WeightedBCConfig, Stage):
@@ -38,6 +39,7 @@ class TrainDecisionTransformer(WeightedBCConfig, Stage):
     dtype: Dtype = "float32"
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
+    shared: ClassVar[bool] = True
 
 
 class ValueStage(Stage):
@@ -90,6 +92,7 @@ class TrainExtraction(WeightedBCConfig, Stage):
     max_weight: float = Field(100.0, gt=0)
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
+    shared: ClassVar[bool] = True
 
 
 class Online(GrpoConfig, Stage):
