@@ -104,25 +104,32 @@ class BehaviorValuesConfig(ValueConfig):
     refresh_every: PositiveInt = 50
 
 
-class TokenValueConfig(BaseModel):
-    """What token-level value training has in common: how heads are shaped, fitted, and what the model does meanwhile.
+class TokenValueConfig(WeightedBCConfig):
+    """What token-level value training has in common: how heads are shaped and fitted, and whether the model learns too.
 
     `discount_unit`: "step" discounts once a message, at its last token, so that a token has the return of its step
     however long messages are; "token" discounts every token, as in the ILQL paper.
 
-    `target_update_rate`, `truncation`: as in `IQLConfig`. A reward moves back token by token here, so for messages of
-    L tokens `steps * target_update_rate` must exceed L times the steps of a trajectory.
+    `target_update_rate`, `truncation`: as in `ValueConfig`. A reward moves back token by token here, so for messages of
+    L tokens `max_steps * target_update_rate` must well exceed L times the steps of a trajectory.
 
-    `conservative_weight`: pushes down the Q of tokens that the data lack. Without it (0) the vocabulary is never gone
-    through, training is much faster, and Q of untrained tokens means nothing: decode with a support threshold.
+    `conservative_weight`: pushes down the Q of tokens that the data lack. Without it (0) training never goes through
+    the vocabulary, which is much faster, and Q of untrained tokens means nothing: decode with a support threshold.
 
     `language_model`: "frozen" reads the hidden states of the policy as it is. They are computed once and kept, where
-    they take at most `cache_megabytes`, and otherwise for every batch. "lora" and "full" train the model along with
-    the heads, which `bc_weight` keeps a policy: the weight of the cloning loss of all action tokens.
+    they take at most `cache_megabytes`, and an update sees `batch_size` decisions; otherwise they are computed for
+    every batch of `tokens_per_batch` tokens. "trained" trains the model along with the heads, adapters alone with
+    `lora_rank`; the cloning loss of all action tokens, weighted with `bc_weight`, keeps it a policy. The settings of
+    the optimizer are for the heads, `policy_learning_rate` is the model's.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
+    max_steps: PositiveInt | None = 2_000  # updates; None: as many as the epochs give
+    optimizer: Literal["adamw"] = "adamw"
+    learning_rate: float = Field(default=1e-3, gt=0, le=1)
+    weight_decay: float = Field(default=1e-4, ge=0, lt=1)
+    adam_beta2: float = Field(default=0.999, gt=0, lt=1)
+    max_gradient_norm: PositiveFloat = 10.0
+    packing: Literal[False] = False
     discount: float = Field(default=0.99, ge=0, le=1)
     discount_unit: Literal["step", "token"] = "step"
     expectile: float = Field(default=0.7, gt=0, lt=1)
@@ -130,27 +137,16 @@ class TokenValueConfig(BaseModel):
     conservative_temperature: PositiveFloat = 1.0
     target_update_rate: float = Field(default=0.02, gt=0, le=1)
     truncation: Literal["bootstrap", "terminal"] = "bootstrap"
-    critics: int = Field(default=2, ge=1, le=2)  # 1: a head that folds into the output layer without loss
+    critics: int = Field(default=2, ge=1, le=2)
     hidden_layers: int = Field(default=1, ge=0, le=2)  # 0: linear heads, which fold into the output layer
-    hidden_size: PositiveInt | None = None  # None: twice the hidden size of the language model, as in the paper
-    steps: PositiveInt = 2_000  # updates
-    batch_size: PositiveInt = 256  # decisions an update, where hidden states are kept
-    tokens_per_batch: PositiveInt = 2_048  # padded tokens a forward pass, where they are not, or the model is trained
-    gradient_accumulation_steps: PositiveInt = 1
-    learning_rate: PositiveFloat = 1e-3  # of the heads
-    schedule: Literal["constant", "cosine", "linear"] = "cosine"
-    weight_decay: NonNegativeFloat = 1e-4
-    max_gradient_norm: PositiveFloat = 10.0
+    hidden_size: PositiveInt | None = None  # None: twice that of the language model, as in the paper
+    batch_size: PositiveInt = 256
     chunk_tokens: PositiveInt | None = None  # positions a pass over the vocabulary; None: 64 MiB of numbers
     cache_megabytes: NonNegativeInt = 2_048
-    language_model: Literal["frozen", "lora", "full"] = "frozen"
-    policy_learning_rate: PositiveFloat = 1e-4
+    language_model: Literal["frozen", "trained"] = "frozen"
+    policy_learning_rate: float = Field(default=1e-4, gt=0, le=1)
     bc_weight: NonNegativeFloat = 1.0
-    lora_rank: PositiveInt = 16
-    lora_alpha: PositiveFloat = 32.0
     holdout_fraction: float = Field(default=0.1, ge=0, lt=1)  # of tasks, for diagnostics
-    log_every: PositiveInt = 250
-    save_steps: PositiveInt | None = None  # None: no checkpoint before the end
 
 
 class TokenIQLConfig(TokenValueConfig):
@@ -158,10 +154,10 @@ class TokenIQLConfig(TokenValueConfig):
 
 
 class TokenCQLConfig(TokenValueConfig):
-    """Conservative Q-learning with one decision a token: targets are the best token's value, chosen and judged by
-    different critics (double Q), so it needs the conservative term.
+    """Conservative Q-learning with one decision a token. Targets are the value of the best token of the vocabulary,
+    chosen and judged by different critics (double Q), so the conservative term is needed.
 
-    V is fitted to the critics, at `expectile` 0.5 by default the value of the data's tokens, and no target reads it.
+    V is fitted to the critics, at `expectile` 0.5 to their mean over the data's tokens, and no target reads it.
     """
 
     expectile: float = Field(default=0.5, gt=0, lt=1)

@@ -52,7 +52,8 @@ class TokenCritic(nn.Module):
         logprobs = None
         if self.language_model is not None:
             batch["states"], logprobs = self._read(batch)
-        sums = self.losses(batch)
+        with torch.autocast(self.state_mean.device.type, enabled=False):  # errors of values are small differences
+            sums = self.losses(batch)
         sums["loss"] = (
             sums["q_loss"] + sums["value_loss"] + self._config.conservative_weight * sums["conservative_loss"]
         )
@@ -86,6 +87,11 @@ class TokenCritic(nn.Module):
             "mean_q": q_values.detach().mean(dim=0).sum(),
             "mean_v": values.detach().sum(),
         }
+
+    def gradient_checkpointing_enable(self, **settings: Any) -> None:
+        """Trainer asks for it; heads have nothing to compute again."""
+        if self.language_model is not None:
+            self.language_model.gradient_checkpointing_enable(**settings)
 
     @torch.no_grad()
     def update_targets(self) -> None:

@@ -73,10 +73,10 @@ class TrajectorySegments:
         self.lengths: NDArray[np.int64] = longest * np.diff(self._row_starts)  # [trajectories], padded tokens
 
     def __call__(self, trajectories: Sequence[int]) -> dict[str, Any]:
-        """The batch of some whole trajectories."""
-        rows = _ranges(self._row_starts, np.asarray(trajectories, dtype=np.int64))
+        """The batch of some whole trajectories; of none, a batch with tokens for the model and without decisions."""
+        rows = _ranges(self._row_starts, np.asarray(trajectories or [0], dtype=np.int64))
         states = _ranges(self._state_starts, rows)
-        decisions = _ranges(self._decision_starts, rows)
+        decisions = _ranges(self._decision_starts, rows if trajectories else rows[:0])
         order = np.argsort(states)
         wanted = np.stack([self._table.states[decisions], self._table.next_states[decisions]])
         here, following = order[np.searchsorted(states, np.where(wanted == NO_STATE, states[0], wanted), sorter=order)]

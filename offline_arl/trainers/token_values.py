@@ -31,10 +31,10 @@ from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.datasets.token_transitions import TokenTransitions, token_transitions
 from offline_arl.errors import DataError
 from offline_arl.models.token_heads import TokenHeadShape, TokenValueHeads
-from offline_arl.optional import require
 from offline_arl.trainers.checkpoint import require_finite
 from offline_arl.trainers.config import TokenCQLConfig, TokenIQLConfig
 from offline_arl.trainers.random_state import preserved_random_state
+from offline_arl.trainers.run import ResumeFrom, RunFolders, TrainingRun, pad_token_id
 from offline_arl.trainers.token_critic import TokenCritic
 from offline_arl.trainers.token_states import (
     KeptStates,
@@ -43,8 +43,9 @@ from offline_arl.trainers.token_states import (
     read_states,
     selected_states,
 )
-from offline_arl.trainers.token_trainer import Report, TokenValueTrainer
+from offline_arl.trainers.token_trainer import TokenValueTrainer
 from offline_arl.trainers.transitions import held_out_trajectories
+from offline_arl.trainers.update_trainer import Report
 
 _logger = logging.getLogger(__name__)
 DIAGNOSED_DECISIONS = 8_192  # of each part, about; going through the vocabulary for all of them would take long
@@ -84,11 +85,12 @@ def train_token_values(
     tokenizer: Any,
     dataset: SegmentDataset,
     config: TokenIQLConfig | TokenCQLConfig,
+    output_dir: str | Path,
     *,
     seed: int,
-    checkpoints: str | Path,
+    resume_from_checkpoint: ResumeFrom = None,
+    folders: RunFolders | None = None,
     report: Report | None = None,
-    resume_from_checkpoint: str | Path | None = None,
 ) -> TokenValueResult:
     """Fit token-level heads to logged transitions.
 
@@ -98,50 +100,70 @@ def train_token_values(
         tokenizer: Its tokenizer.
         dataset: Of kind "transitions", rendered with this tokenizer.
         config: Its class decides the algorithm.
+        output_dir: Where the policy is saved, if it is trained.
         seed: Of initial weights, batches, held-out tasks, dropout and adapters.
-        checkpoints: Folder for checkpoints, if the configuration asks for them.
-        report: Called with (update, mean losses since the last call) every `log_every` updates.
-        resume_from_checkpoint: A checkpoint folder of an earlier run with the same arguments.
+        resume_from_checkpoint: A checkpoint folder of an earlier run with the same arguments. "latest": the newest
+            complete one in the folder of checkpoints if it is of such a run, else the beginning.
+        folders: Where checkpoints (with `save_steps`) and TensorBoard's events lie; None: beside the policy.
+        report: Told (updates done, updates in all).
 
     Returns:
         Heads that read the states of the model as it is now; their critics are the target critics.
 
     Raises:
         DataError: Every task was held out, a segment starts with an action, or training diverged.
-        UsageError: The dataset holds no transitions, or adapters are asked for and peft is missing.
+        UsageError: The dataset holds no transitions, a checkpoint is of another run, a package is missing, or the
+            memory does not suffice.
     """
     generator = torch.Generator().manual_seed(seed)
     data = _prepare(model, tokenizer, dataset, config, generator)
     heads = TokenValueHeads(_shape(model, config), generator=generator).to(model.device)
-    learned = _with_adapter(model, config, seed) if config.language_model == "lora" else model
-    critic = TokenCritic(heads, config, language_model=None if config.language_model == "frozen" else learned)
-    if data.moments is not None:
-        critic.state_mean.copy_(data.moments.mean)
-        critic.state_scale.copy_(data.moments.scale)
+    run = TrainingRun(
+        config,
+        model,
+        _batches(data, config, seed),
+        folders=folders or RunFolders.beside(Path(output_dir)),
+        seed=seed,
+        resume_from=resume_from_checkpoint,
+        algorithm=type(config).__name__,
+        dataset=dataset.manifest.content_sha256,
+    )
+    train_model = config.language_model == "trained"
     with preserved_random_state():
+        learned = run.adapted(model) if train_model else model
+        critic = TokenCritic(heads, config, language_model=learned if train_model else None)
+        if data.moments is not None:
+            critic.state_mean.copy_(data.moments.mean)
+            critic.state_scale.copy_(data.moments.scale)
         trainer = TokenValueTrainer(
             critic,
             config,
-            batches=_batches(data, config, seed),
+            run,
             collate=data.segments if data.kept is None else data.kept,
-            frozen_model=model if config.language_model == "frozen" else None,
-            seed=seed,
-            checkpoints=Path(checkpoints),
+            items=len(data.table) if data.kept is not None else len(data.trained),
+            frozen_model=None if train_model else model,
             report=report,
         )
-        outcome = trainer.train(
-            resume_from_checkpoint=None if resume_from_checkpoint is None else str(resume_from_checkpoint)
-        )
+        outcome = trainer.train(resume_from_checkpoint=None if run.checkpoint is None else str(run.checkpoint))
     require_finite(critic)
-    if learned is not model:
-        learned.merge_and_unload()
-    model.eval()
     diagnostics = {
         "updates": float(trainer.state.global_step),
         "decisions": float(len(data.decisions(trained=True))),
         "seconds": float(outcome.metrics["train_runtime"]),
         "states_kept": float(data.kept is not None),
     }
+    if train_model:
+        run.save(
+            learned,
+            model,
+            tokenizer,
+            Path(output_dir),
+            algorithm=f"token values ({type(config).__name__})",
+            dataset_fingerprint=dataset.manifest.fingerprint,
+            dataset_sha256=dataset.manifest.content_sha256,
+            metrics=diagnostics,
+        )
+    model.eval()
     for name, trained in (("train", True), ("held_out", False)):
         found = _evaluate(critic, model, data, config, trained=trained, seed=seed)
         diagnostics.update({f"{name}/{key}": value for key, value in found.items()})
@@ -167,9 +189,8 @@ def _prepare(
     trained[table.trajectories] = [name not in held_out for name in dataset.column("trajectory_id")]
     if not trained.any():
         raise DataError("every task is held out: lower holdout_fraction or add tasks")
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    segments = TrajectorySegments(table, dataset, pad_token_id=pad)
-    if config.language_model != "frozen":
+    segments = TrajectorySegments(table, dataset, pad_token_id=pad_token_id(tokenizer))
+    if config.language_model == "trained":
         return _Data(table, segments, None, None, trained, held_out)
     model.eval()
     states, moments = read_states(
@@ -191,20 +212,21 @@ def _shape(model: Any, config: TokenIQLConfig | TokenCQLConfig) -> TokenHeadShap
 
 
 def _batches(data: _Data, config: TokenIQLConfig | TokenCQLConfig, seed: int) -> list[list[int]]:
-    """The items of every micro-batch: decisions where states are kept, else trajectories."""
-    count = config.steps * config.gradient_accumulation_steps
+    """The items of every batch of the run: decisions where states are kept, else trajectories."""
+    count = None if config.max_steps is None else config.max_steps * config.gradient_accumulation_steps
     if data.kept is not None:
         decisions = data.decisions(trained=True)
-        drawn = np.random.default_rng(seed).integers(len(decisions), size=(count, config.batch_size))
-        return [batch.tolist() for batch in decisions[drawn]]
+        drawn = count or max(1, round(config.epochs * len(decisions) / config.batch_size))
+        places = np.random.default_rng(seed).integers(len(decisions), size=(drawn, config.batch_size))
+        return [batch.tolist() for batch in decisions[places]]
     trajectories = np.flatnonzero(data.trained)
     lengths = data.segments.lengths[trajectories]
-    epochs = 1
+    epochs = config.epochs
     while True:
-        sampler = TokenBudgetSampler(lengths, max_tokens=config.tokens_per_batch, epochs=epochs, seed=seed)
-        if len(sampler) >= count:
-            return [trajectories[batch].tolist() for batch in sampler.batches[:count]]
-        epochs = max(epochs + 1, -(-count * epochs // len(sampler)))
+        batches = TokenBudgetSampler(lengths, max_tokens=config.tokens_per_batch, epochs=epochs, seed=seed).batches
+        if count is None or len(batches) >= count:
+            return [trajectories[batch].tolist() for batch in batches[:count]]
+        epochs = np.ceil(epochs * count / len(batches)) + 1
 
 
 @torch.no_grad()
@@ -241,15 +263,3 @@ def _evaluate(
         for name, value in critic.losses(on_device).items():
             totals[name] = totals.get(name, 0.0) + float(value)
     return {name: total / count for name, total in totals.items()}
-
-
-def _with_adapter(model: Any, config: TokenIQLConfig | TokenCQLConfig, seed: int) -> Any:
-    peft = require("peft", extra="train")
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return peft.get_peft_model(
-            model,
-            peft.LoraConfig(
-                r=config.lora_rank, lora_alpha=config.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM"
-            ),
-        )

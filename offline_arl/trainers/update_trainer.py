@@ -63,6 +63,11 @@ class UpdateTrainer(Trainer):  # type: ignore[misc]
             generator=torch.Generator().manual_seed(self.args.seed),
         )
 
+    def size_of(self, inputs: dict[str, Any]) -> str:
+        """How large a micro-batch is, for errors."""
+        rows, tokens = inputs["input_ids"].shape
+        return f"{rows} rows of {tokens} tokens"
+
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward; what goes wrong is told with the update and the remedy.
 
@@ -70,14 +75,14 @@ class UpdateTrainer(Trainer):  # type: ignore[misc]
             DataError: The loss is not finite.
             UsageError: The memory does not suffice.
         """
-        update, shape = self.state.global_step + 1, tuple(inputs["input_ids"].shape)
+        update, size = self.state.global_step + 1, self.size_of(inputs)
         try:
             loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
         except (RuntimeError, MemoryError) as error:
             if not isinstance(error, MemoryError) and not should_reduce_batch_size(error):
                 raise
             raise UsageError(
-                f"out of memory at update {update}, in a batch of {shape[0]} rows of {shape[1]} tokens; lower "
+                f"out of memory at update {update}, in a batch of {size}; lower "
                 "tokens_per_batch and raise gradient_accumulation_steps by the same factor (the updates stay the "
                 "same), or set gradient_checkpointing=true, precision=bfloat16 or lora_rank"
             ) from error

@@ -1,0 +1,79 @@
+"""Transition rows for token-level values: toy segments with rewards and endings, and a model of one-hot states."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from offline_arl.datasets.segments import SegmentRow
+from toys import toy_row
+
+
+def transition_row(
+    name: str, *, seed: int, steps: int, ending: str = "terminated", final_state: bool = False, task: str | None = None
+) -> SegmentRow:
+    """A toy segment with random rewards. A final state gets three tokens of observation behind the last action."""
+    generator = np.random.default_rng(seed)
+    row = toy_row(name, generator, steps=steps)
+    last = np.arange(steps) == steps - 1
+    if final_state:
+        more = generator.integers(2, 20, size=3).astype(np.int32)
+        row = dataclasses.replace(
+            row,
+            token_ids=np.concatenate([row.token_ids, more]),
+            action_mask=np.append(row.action_mask, [False] * 3),
+            step_index=np.append(row.step_index, [-1] * 3).astype(np.int32),
+        )
+    return dataclasses.replace(
+        row,
+        task_id=task or name,
+        n_steps=steps,
+        steps=np.arange(steps, dtype=np.int32),
+        rewards=generator.normal(size=steps).astype(np.float32),
+        terminated=last & (ending == "terminated"),
+        truncated=last & (ending == "truncated"),
+        final_state=final_state,
+    )
+
+
+def transition_rows(count: int) -> list[SegmentRow]:
+    """Attempts of one to three steps, every third truncated, of these every other with the state after it."""
+    return [
+        transition_row(
+            f"t{number}",
+            seed=number,
+            steps=1 + number % 3,
+            ending="truncated" if number % 3 == 0 else "terminated",
+            final_state=number % 6 == 0,
+            task=f"task {number // 2}",
+        )
+        for number in range(count)
+    ]
+
+
+class OneHotModel(nn.Module):
+    """A language model whose hidden state is the token that it has just read: states are the entries of a table."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.device = torch.device("cpu")
+        self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(layer_types=None))
+        self.output = nn.Linear(vocabulary, vocabulary, bias=False)
+        self._is_stateful = True  # no cache, so no shared prefix
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.output
+
+    @property
+    def base_model(self) -> Any:
+        def read(input_ids: torch.Tensor, **_: Any) -> SimpleNamespace:
+            states = torch.nn.functional.one_hot(input_ids, self.vocabulary).float()
+            return SimpleNamespace(last_hidden_state=states)
+
+        return read
