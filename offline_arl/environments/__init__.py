@@ -10,6 +10,7 @@ from offline_arl.errors import UsageError
 
 ENTRY_POINT_GROUP = "offline_arl.environments"
 _REPLAY = "replay:"
+_GYMNASIUM = "gym:"
 _OWN = {  # found without an installation's metadata, which may be older than the code
     "support_desk": "offline_arl.environments.support_desk",
     "support_desk_red_team": "offline_arl.environments.support_desk.red_team",
@@ -23,7 +24,9 @@ __all__ = ["Environment", "EnvironmentFamily", "EpisodeStart", "StepResult", "Ta
 
 
 def load(name: str) -> EnvironmentFamily:
-    """The environment family called `name`; `replay:FOLDER` is that of replay tasks (see `environments.replay`).
+    """The environment family called `name`; two prefixes make one of something else.
+
+    `replay:FOLDER` is that of replay tasks (see `environments.replay`), `gym:ID` one of Gymnasium's.
 
     Raises:
         UsageError: There is none; the message lists those there are.
@@ -33,12 +36,16 @@ def load(name: str) -> EnvironmentFamily:
         from offline_arl.environments.replay.family import ReplayFamily
 
         return ReplayFamily(name.removeprefix(_REPLAY))
+    if name.startswith(_GYMNASIUM):
+        from offline_arl.environments.gymnasium_text import GymnasiumFamily
+
+        return GymnasiumFamily(name.removeprefix(_GYMNASIUM))
     if name in _OWN:
         own: EnvironmentFamily = import_module(_OWN[name]).family
         return own
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in found:
-        known = ", ".join([*sorted({*_OWN, *found}), f"{_REPLAY}FOLDER"])
+        known = ", ".join([*sorted({*_OWN, *found}), f"{_REPLAY}FOLDER", f"{_GYMNASIUM}ID"])
         raise UsageError(f"unknown environment {name!r}; available: {known}")
     loaded: EnvironmentFamily = found[name].load()
     return loaded

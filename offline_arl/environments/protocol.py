@@ -95,7 +95,10 @@ class Environment(Protocol):
 class EnvironmentFamily(Protocol):
     """An environment with its tasks, as found by name (`environments.load(name)`)."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As `environments.load` takes it."""
+        ...
 
     def make(self) -> Environment:
         """A fresh environment."""
