@@ -8,7 +8,14 @@ from pydantic import Field
 
 from offline_arl.models.config import FeatureConfig
 from offline_arl.online.config import GrpoConfig
-from offline_arl.trainers.config import BehaviorValuesConfig, CQLConfig, IQLConfig, WeightedBCConfig
+from offline_arl.trainers.config import (
+    BehaviorValuesConfig,
+    CQLConfig,
+    IQLConfig,
+    TokenCQLConfig,
+    TokenIQLConfig,
+    WeightedBCConfig,
+)
 from offline_arl.workflows.stages.base import Artifact, Dtype, Ref, Stage
 
 
@@ -73,6 +80,36 @@ class TrainBehaviorValues(BehaviorValuesConfig, ValueStage):
 
 
 TrainValues = TrainIQLValues | TrainCQLValues | TrainBehaviorValues
+
+
+class TokenValueStage(Stage):
+    """What the stages share that fit heads with one decision a token to hidden states of `policy`.
+
+    `values` are the heads, `policy` the model whose states they read: trained along, or the one that came in.
+    """
+
+    kind: Literal["train"]
+    dataset: Annotated[str, Ref("dataset")]
+    policy: Annotated[str, Ref("policy")]
+    dtype: Dtype = "float32"
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("values", "policy")
+    shared: ClassVar[bool] = True
+
+
+class TrainTokenIQLValues(TokenIQLConfig, TokenValueStage):
+    """Q over the vocabulary and V by token-level implicit Q-learning (ILQL), for value-guided decoding."""
+
+    algorithm: Literal["token_iql_values"]
+
+
+class TrainTokenCQLValues(TokenCQLConfig, TokenValueStage):
+    """Q over the vocabulary and V by token-level conservative Q-learning, for value-guided decoding."""
+
+    algorithm: Literal["token_cql_values"]
+
+
+TrainTokenValues = TrainTokenIQLValues | TrainTokenCQLValues
 
 
 class TrainExtraction(WeightedBCConfig, Stage):
