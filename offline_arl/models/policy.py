@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from offline_arl.errors import DataError, UsageError
+from offline_arl.models.adapters import adapter_base, is_adapter, load_merged
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MIN_SHARED_PREFIX = 8  # shorter ones save less than a second forward call costs
@@ -28,7 +29,7 @@ def load_policy(name_or_path: str | Path, dtype: str = "float32") -> tuple[Any, 
     """Load a causal language model and its tokenizer; safetensors only, no remote code.
 
     Args:
-        name_or_path: A folder or a model name.
+        name_or_path: A folder or a model name. A folder of LoRA adapters gives their model with them merged into it.
         dtype: "float32", "bfloat16" or "float16".
 
     Returns:
@@ -53,6 +54,8 @@ def load_model(name_or_path: str | Path, dtype: str = "float32") -> Any:
 
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+    if is_adapter(name_or_path):
+        return load_merged(name_or_path, dtype)
     with _told_loading(f"the model {str(name_or_path)!r}"), without_progress_bars():
         model, loading = AutoModelForCausalLM.from_pretrained(
             name_or_path,
@@ -78,6 +81,8 @@ def load_tokenizer(name_or_path: str | Path) -> Any:
     """
     from transformers import AutoTokenizer
 
+    if is_adapter(name_or_path) and not (Path(name_or_path) / "tokenizer_config.json").is_file():
+        name_or_path = adapter_base(name_or_path)
     with _told_loading(f"the tokenizer of {str(name_or_path)!r}"):
         return AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
 

@@ -50,7 +50,7 @@ def make_sampler(
     (`models.reranked_policy`) chooses them.
 
     Args:
-        model_path: Checkpoint folder or model name.
+        model_path: Checkpoint folder, folder of LoRA adapters, or model name.
         stop_token_ids: Tokens that end a step (`Renderer.stop_token_ids`).
         backend: "auto" takes vLLM where it is installed.
         max_model_len: Longest prompt and completion together, in tokens.
@@ -98,15 +98,17 @@ def _plain_sampler(
     dtype: str,
 ) -> Sampler:
     if resolve_backend(backend) == "vllm":
+        from offline_arl.models.adapters import whole_policy
         from offline_arl.rollouts.vllm_sampler import VllmSampler
 
-        return VllmSampler(
-            model_path,
-            stop_token_ids=stop_token_ids,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
-            dtype=dtype,
-        )
+        with whole_policy(model_path, dtype) as path:
+            return VllmSampler(
+                path,
+                stop_token_ids=stop_token_ids,
+                max_model_len=max_model_len,
+                max_num_seqs=max_num_seqs,
+                dtype=dtype,
+            )
     from offline_arl.rollouts.transformers_sampler import TransformersSampler
 
     return TransformersSampler(

@@ -35,6 +35,7 @@ def with_adapter(model: Any, config: WeightedBCConfig, *, seed: int) -> Any:
     )
 
 
-def save_adapter(adapted: Any, policy_folder: Path) -> None:
-    """Write the adapters alone into a policy folder, to be served on the base model or merged elsewhere."""
-    adapted.save_pretrained(policy_folder / ADAPTER_FOLDER, safe_serialization=True)
+def save_adapter(adapted: Any, tokenizer: Any, folder: Path) -> None:
+    """Write the adapters alone, to be served on the base model, with the tokenizer; a policy folder of its own."""
+    adapted.save_pretrained(folder, safe_serialization=True)
+    tokenizer.save_pretrained(folder)

@@ -115,7 +115,7 @@ class TrainingRun:
             if trained is not model:
                 require_finite(trained)
                 if first:
-                    save_adapter(trained, adapter)
+                    save_adapter(trained, tokenizer, adapter)
                 trained.merge_and_unload()
             model.eval()
             saved = save_checkpoint(

@@ -104,8 +104,10 @@ def check_model(model: str, *, where: str) -> None:
     """
     folder = Path(model).expanduser()
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise UsageError(f"{where}: {model} holds no config.json, so it is no Hugging Face model folder")
+        if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+            raise UsageError(
+                f"{where}: {model} holds neither config.json nor adapter_config.json, so it is no Hugging Face model folder"
+            )
         return
     if model != "tiny" and (model.startswith((".", "/", "~")) or model.count("/") != 1 or folder.exists()):
         raise UsageError(f"{where}: no model at {model}; give 'tiny', a Hugging Face model folder or a name owner/name")

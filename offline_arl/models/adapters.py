@@ -1,0 +1,74 @@
+"""Folders of LoRA adapters as policies: loaded on the model that they were trained on, and merged into it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from offline_arl.errors import UsageError
+from offline_arl.optional import require
+
+CONFIG_NAME = "adapter_config.json"
+
+
+def is_adapter(name_or_path: str | Path) -> bool:
+    """Whether a folder holds adapters instead of a whole model."""
+    return (Path(name_or_path) / CONFIG_NAME).is_file()
+
+
+def adapter_base(folder: str | Path) -> str:
+    """The folder or name of the model that adapters belong to.
+
+    Raises:
+        UsageError: The configuration is damaged, or names a folder that is not there.
+    """
+    path = Path(folder) / CONFIG_NAME
+    try:
+        base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"{path}: cannot read the adapters' configuration ({error}); save them again") from error
+    if not isinstance(base, str) or not base:
+        raise UsageError(f"{path} names no base_model_name_or_path; write there which model the adapters belong to")
+    if Path(base).is_absolute() and not Path(base).is_dir():
+        raise UsageError(
+            f"{path}: the model {base} that the adapters belong to is not there; change base_model_name_or_path"
+        )
+    return base
+
+
+def load_merged(folder: str | Path, dtype: str) -> Any:
+    """The model of `adapter_base` with the adapters merged into its weights.
+
+    Raises:
+        MissingDependencyError: peft is not installed.
+        UsageError: The model or the adapters cannot be loaded.
+    """
+    from offline_arl.models.policy import load_model
+
+    peft = require("peft", extra="train")
+    base = load_model(adapter_base(folder), dtype)
+    try:
+        adapted = peft.PeftModel.from_pretrained(base, str(folder), is_trainable=False)
+    except Exception as error:  # damaged files give errors of many classes
+        reason = " ".join(str(error).split())[:300]
+        raise UsageError(
+            f"cannot load the adapters of {str(folder)!r}: {type(error).__name__}: {reason}; save them again"
+        ) from error
+    return adapted.merge_and_unload()
+
+
+@contextmanager
+def whole_policy(name_or_path: str | Path, dtype: str) -> Iterator[str | Path]:
+    """A folder with all weights, for programs that read it themselves: the same one, or a merged copy for the block."""
+    if not is_adapter(name_or_path):
+        yield name_or_path
+        return
+    from offline_arl.models.policy import load_policy, save_policy
+
+    with tempfile.TemporaryDirectory(prefix="offline_arl-") as name:
+        save_policy(*load_policy(name_or_path, dtype), Path(name) / "policy")
+        yield Path(name) / "policy"
