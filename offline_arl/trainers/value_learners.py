@@ -185,7 +185,7 @@ class CQLLearner(ValueLearner):
         state, place = exists.nonzero(as_tuple=True)
         critics = self.target if target else self.heads.critics
         found = critics(self.q_inputs(state_rows[state], rows[state, place]))
-        spread = found.new_zeros(len(found), *exists.shape)
+        spread: Tensor = found.new_zeros(len(found), *exists.shape)
         return spread.index_put((torch.arange(len(found)).unsqueeze(1), state, place), found)
 
 

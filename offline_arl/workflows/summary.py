@@ -24,6 +24,8 @@ _OUTCOMES = {
 }
 # Paired differences are of two policies, so they have a table of their own.
 _GAINS = {"success_gain": "greedy", "success_gain_sampled": "sampled"}
+# Followed by the share of the attempt in percent.
+_EARLY, _EARLY_GAIN = "success_auc_", "success_auc_gain_"
 
 
 def outcome_table(metrics: Mapping[str, MetricDict]) -> Table:
@@ -39,6 +41,7 @@ def gain_table(metrics: Mapping[str, MetricDict]) -> Table:
 def process_table(metrics: Mapping[str, MetricDict]) -> Table:
     """All other measures of policies: one row a measure, one column a policy."""
     names = [name for name in _estimates(metrics) if name[0] not in _OUTCOMES and name[0] not in _GAINS]
+    names = [name for name in names if not name[0].startswith((_EARLY, _EARLY_GAIN))]
     policies = list(dict.fromkeys(policy for _, policy in names))
     rows = [
         [measure.replace("_", " "), *(_cell(metrics.get(f"{measure}/{policy}")) for policy in policies)]
@@ -46,6 +49,13 @@ def process_table(metrics: Mapping[str, MetricDict]) -> Table:
         if any((metrics.get(f"{measure}/{policy}") or {}).get("estimate") for policy in policies)  # not 0 for all
     ]
     return ["measure", *policies], rows
+
+
+def early_table(metrics: Mapping[str, MetricDict], measure: str, first: str) -> Table:
+    """How well success is predicted: one row a predictor, one column a share of the attempt."""
+    marks = dict.fromkeys(name.removeprefix(measure) for name, _ in _estimates(metrics) if name.startswith(measure))
+    titles = {f"{measure}{mark}": f"at {mark} %" for mark in marks if mark.replace(".", "").isdigit()}
+    return _table(metrics, first, titles)
 
 
 def _table(metrics: Mapping[str, MetricDict], first: str, titles: Mapping[str, str]) -> Table:
@@ -67,6 +77,8 @@ def all_tables(metrics: Mapping[str, MetricDict]) -> list[tuple[str, Table]]:
     tables = {
         "Policies": outcome_table(metrics),
         "Gain in success over the policy before, paired over tasks": gain_table(metrics),
+        "How early success can be told, area under the ROC curve": early_table(metrics, _EARLY, "predictor"),
+        "Gain of that area, paired over tasks": early_table(metrics, _EARLY_GAIN, "pair"),
         "How they act": process_table(metrics),
         "Success by task type, greedy": task_type_table(metrics),
         "What is achieved under the returns that are asked for": calibration_table(metrics),

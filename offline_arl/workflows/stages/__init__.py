@@ -22,7 +22,16 @@ from offline_arl.workflows.stages.data import (
     PairsDataset,
     UnpairedDataset,
 )
-from offline_arl.workflows.stages.evaluation import Evaluate
+from offline_arl.workflows.stages.decoding import Reranked, ValueFolded, ValueGuided
+from offline_arl.workflows.stages.evaluation import Evaluate, PredictSuccess
+from offline_arl.workflows.stages.preferences import (
+    Sample,
+    TrainDPO,
+    TrainIPO,
+    TrainKTO,
+    TrainPreferences,
+    TrainSimPO,
+)
 from offline_arl.workflows.stages.training import (
     Online,
     TrainBehaviorValues,
@@ -31,6 +40,9 @@ from offline_arl.workflows.stages.training import (
     TrainDecisionTransformer,
     TrainExtraction,
     TrainIQLValues,
+    TrainTokenCQLValues,
+    TrainTokenIQLValues,
+    TrainTokenValues,
     TrainValues,
 )
 
@@ -46,33 +58,58 @@ __all__ = [
     "InputFile",
     "Online",
     "PairsDataset",
+    "PredictSuccess",
     "Ref",
+    "Reranked",
+    "Sample",
     "Stage",
     "Train",
     "TrainBehaviorValues",
     "TrainCQLValues",
     "TrainCloning",
+    "TrainDPO",
     "TrainDecisionTransformer",
     "TrainExtraction",
+    "TrainIPO",
     "TrainIQLValues",
+    "TrainKTO",
+    "TrainPreferences",
+    "TrainSimPO",
+    "TrainTokenCQLValues",
+    "TrainTokenIQLValues",
+    "TrainTokenValues",
     "TrainValues",
     "UnpairedDataset",
+    "ValueFolded",
+    "ValueGuided",
     "part_of",
     "stage_type",
 ]
 
 Train = Annotated[
-    TrainCloning | TrainDecisionTransformer | TrainValues | TrainExtraction, Field(discriminator="algorithm")
+    TrainCloning
+    | TrainDecisionTransformer
+    | TrainValues
+    | TrainTokenValues
+    | TrainExtraction
+    | TrainPreferences
+    | ValueGuided
+    | ValueFolded
+    | Reranked,
+    Field(discriminator="algorithm"),
 ]
 AnyDataset = Annotated[Dataset | PairsDataset | UnpairedDataset, Field(discriminator="form")]
 AnyStage = Annotated[
-    GenerateLogs | Ingest | InitialPolicy | AnyDataset | Train | Online | Evaluate, Field(discriminator="kind")
+    GenerateLogs | Ingest | InitialPolicy | AnyDataset | Train | Sample | Online | Evaluate | PredictSuccess,
+    Field(discriminator="kind"),
 ]
 
 STAGE_TYPES: tuple[type[Stage], ...] = (
     GenerateLogs, Ingest, InitialPolicy, Dataset, PairsDataset, UnpairedDataset,
     TrainCloning, TrainDecisionTransformer, TrainIQLValues,
-    TrainCQLValues, TrainBehaviorValues, TrainExtraction, Online, Evaluate,
+    TrainCQLValues, TrainBehaviorValues, TrainTokenIQLValues, TrainTokenCQLValues, TrainExtraction,
+    TrainDPO, TrainIPO, TrainSimPO, TrainKTO, Sample,
+    ValueGuided, ValueFolded, Reranked, Online, Evaluate, PredictSuccess,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from offline_arl.trainers.config import BehaviorValuesConfig, IQLConfig
 from offline_arl.workflows.stages.base import Dtype, Ref, Stage
 
 TargetReturn = Literal["best", "task"] | float
@@ -64,3 +65,20 @@ class Evaluate(Stage):
             if policies.count(name) > 1:
                 raise ValueError(f"{name!r} stands twice")
         return policies
+
+
+class PredictSuccess(Stage):
+    """Can success be told before an attempt ends? Value heads on hidden states, a linear probe of these, and a
+    regression on what can be counted, by cross-validation over tasks.
+
+    The hidden states are those that the stage `values` keeps; heads are fitted anew for each fold.
+    """
+
+    kind: Literal["predict_success"]
+    store: Annotated[str, Ref("store")]
+    dataset: Annotated[str, Ref("dataset")]
+    values: Annotated[str, Ref("values")]
+    folds: int = Field(5, ge=2)
+    fractions: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((0.25, 0.5, 0.75, 1.0), min_length=1)
+    iql: IQLConfig = IQLConfig()
+    behavior: BehaviorValuesConfig = BehaviorValuesConfig()
