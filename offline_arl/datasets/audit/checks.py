@@ -78,7 +78,7 @@ class RowChecks:
         lengths = len(chosen.action_ids), len(rejected.action_ids)
         if max(lengths) < self._config.near_equal_tokens or min(lengths) < self._config.near_equal * max(lengths):
             return  # too short to tell, or not the same amount of text
-        alike = similarity(chosen.action_ids, rejected.action_ids)
+        alike = similarity(chosen.action_ids, rejected.action_ids, at_least=self._config.near_equal)
         if alike >= self._config.near_equal:
             self._mark(position, "near_equal_sides", f"{alike:.0%} of the tokens are the same")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from hashlib import blake2b
 
 import msgspec
@@ -19,7 +19,6 @@ from offline_arl.trajectories.schema import Message
 
 _messages = msgspec.json.Decoder(list[Message])
 _NOISE = re.compile(r"[\W_]+")
-_SHINGLE = 3  # tokens
 _SHOWN = 300  # characters of an example
 
 
@@ -61,20 +60,20 @@ def views(row: PreferenceRow) -> list[SideView]:
     return [_view(row.token_ids, row.action_mask, row.completion)]
 
 
-def similarity(left: NDArray[np.int32], right: NDArray[np.int32]) -> float:
-    """How much of two token sequences is the same, from 0 to 1.
+def similarity(left: NDArray[np.int32], right: NDArray[np.int32], *, at_least: float) -> float:
+    """The part of the longer of two token sequences that the other one has too, in the same order; from 0 to 1.
 
-    The larger of two measures: the part that is a common beginning or end (one edit somewhere), and the overlap of
-    their shingles (edits in several places).
+    Below `at_least` the number may be too large: sequences whose tokens differ that much are not aligned.
     """
     longest = max(len(left), len(right))
     if longest == 0:
         return 1.0
-    ends = _common(left, right)
-    ends += _common(left[ends:][::-1], right[ends:][::-1])
-    if ends / longest >= 1.0:
-        return 1.0
-    return max(ends / longest, _shingle_overlap(left, right))
+    listed = left.tolist(), right.tolist()
+    common = (Counter(listed[0]) & Counter(listed[1])).total()  # whatever their order
+    if common / longest < at_least:
+        return common / longest
+    blocks = SequenceMatcher(None, *listed, autojunk=False).get_matching_blocks()
+    return sum(block.size for block in blocks) / longest
 
 
 def shown(messages: str, *, end: bool = False) -> str:
@@ -101,20 +100,3 @@ def _view(token_ids: NDArray[np.int32], action_mask: NDArray[np.bool_], text: st
     first = int(np.argmax(action_mask)) if action_mask.any() else len(token_ids)
     actions = token_ids[action_mask]
     return SideView(token_ids, actions, digest(token_ids[:first].tobytes()), digest(actions.tobytes()), text)
-
-
-def _common(left: Sequence[int] | NDArray[np.int32], right: Sequence[int] | NDArray[np.int32]) -> int:
-    length = min(len(left), len(right))
-    different = np.flatnonzero(np.asarray(left[:length]) != np.asarray(right[:length]))
-    return int(different[0]) if len(different) else length
-
-
-def _shingle_overlap(left: NDArray[np.int32], right: NDArray[np.int32]) -> float:
-    counts = [_shingles(tokens) for tokens in (left, right)]
-    union = sum((counts[0] | counts[1]).values())
-    return sum((counts[0] & counts[1]).values()) / union if union else 0.0
-
-
-def _shingles(tokens: NDArray[np.int32]) -> Counter[tuple[int, ...]]:
-    listed = tokens.tolist()
-    return Counter(tuple(listed[start : start + _SHINGLE]) for start in range(len(listed) - _SHINGLE + 1))
