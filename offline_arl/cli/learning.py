@@ -53,6 +53,13 @@ class Algorithm(StrEnum):
     IQL = "iql"
     CQL = "cql"
     AWR = "awr"
+    DPO = "dpo"
+    IPO = "ipo"
+    SIMPO = "simpo"
+    KTO = "kto"
+    VALUE_GUIDED = "value_guided"
+    VALUE_FOLDED = "value_folded"
+    RERANKED = "reranked"
 
 
 def register(app: typer.Typer) -> None:
@@ -122,28 +129,31 @@ def build(
 
 def train(
     algorithm: Annotated[Algorithm, typer.Argument(help="What to train.")],
-    dataset: Annotated[Path, typer.Option(help="Folder that build made.", parser=path)],
     policy: Annotated[Path, typer.Option(help="The policy to start from.", parser=path)],
     output: Out,
+    dataset: Annotated[
+        Path | None, typer.Option(help="Folder that build made; all algorithms but reranked need it.", parser=path)
+    ] = None,
     values: Annotated[
         Path | None, typer.Option(help="Value heads that another train made; some algorithms need them.", parser=path)
     ] = None,
     settings: Settings = None,
     seed: Seed = 0,
+    processes: Processes = 1,
     json: Json = False,
 ) -> None:
-    """Train a policy, or value heads, on a dataset."""
+    """Train a policy, or value heads, on a dataset; or make a policy that decodes by value heads."""
     from offline_arl.workflows.stages import stage_type
 
     raw: dict[str, Any] = {"kind": "train", "algorithm": algorithm.value}
     stage = stage_type(raw)
     assert stage is not None
-    field = stage.model_fields.get("values")
-    processes: Processes = 1,
-    if field is not None and field.is_required() and values is None:
-        raise UsageError(f"train {algorithm} needs --values, for example of: offline-arl train iql_values")
-    if field is None and values is not None:
-        raise UsageError(f"train {algorithm} reads no value heads; leave --values out")
+    for name, given, maker in (("dataset", dataset, "build bc"), ("values", values, "train iql_values")):
+        field = stage.model_fields.get(name)
+        if field is not None and field.is_required() and given is None:
+            raise UsageError(f"train {algorithm} needs --{name}, for example of: offline-arl {maker}")
+        if field is None and given is not None:
+            raise UsageError(f"train {algorithm} reads no {name}; leave --{name} out")
     inputs = {"dataset": dataset, "policy": policy, "values": values}
     _run_stage(algorithm.value, raw, inputs, output, settings, seed=seed, processes=processes, as_json=json)
 
@@ -198,6 +208,7 @@ def _run_stage(
     *,
     policies: Mapping[str, Path] | None = None,
     seed: int,
+    processes: int = 1,
     as_json: bool,
 ) -> None:
     from offline_arl.workflows.single import run_stage
@@ -219,7 +230,6 @@ def _run_stage(
         if place.process == 0:  # one of several processes that do this together speaks
             _finish(out, output, outputs)
 
-    processes: int = 1,
 
 def _finish(out: Output, output: Path, outputs: StageOutputs) -> None:
     from offline_arl.workflows.summary import all_tables, counts, number
