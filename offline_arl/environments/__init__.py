@@ -11,6 +11,7 @@ from offline_arl.errors import UsageError
 ENTRY_POINT_GROUP = "offline_arl.environments"
 _REPLAY = "replay:"
 _GYMNASIUM = "gym:"
+_FILE = "file:"
 _OWN = {  # found without an installation's metadata, which may be older than the code
     "support_desk": "offline_arl.environments.support_desk",
     "support_desk_red_team": "offline_arl.environments.support_desk.red_team",
@@ -24,18 +25,23 @@ __all__ = ["Environment", "EnvironmentFamily", "EpisodeStart", "StepResult", "Ta
 
 
 def load(name: str) -> EnvironmentFamily:
-    """The environment family called `name`; two prefixes make one of something else.
+    """The environment family called `name`; prefixes make one of something else.
 
-    `replay:FOLDER` is that of replay tasks (see `environments.replay`), `gym:ID` one of Gymnasium's.
+    `replay:FOLDER` is that of replay tasks (see `environments.replay`), `gym:ID` one of Gymnasium's, `file:PATH` that
+    of a file of tasks, for example about an MCP server's tools (see `environments.task_files`).
 
     Raises:
         UsageError: There is none; the message lists those there are.
-        DataError: The folder holds no replay tasks.
+        DataError: The folder holds no replay tasks, or the file no tasks.
     """
     if name.startswith(_REPLAY):
         from offline_arl.environments.replay.family import ReplayFamily
 
         return ReplayFamily(name.removeprefix(_REPLAY))
+    if name.startswith(_FILE):
+        from offline_arl.environments.task_files import TaskFileFamily
+
+        return TaskFileFamily(name.removeprefix(_FILE))
     if name.startswith(_GYMNASIUM):
         from offline_arl.environments.gymnasium_text import GymnasiumFamily
 
@@ -45,7 +51,7 @@ def load(name: str) -> EnvironmentFamily:
         return own
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in found:
-        known = ", ".join([*sorted({*_OWN, *found}), f"{_REPLAY}FOLDER", f"{_GYMNASIUM}ID"])
+        known = ", ".join([*sorted({*_OWN, *found}), f"{_REPLAY}FOLDER", f"{_GYMNASIUM}ID", f"{_FILE}PATH"])
         raise UsageError(f"unknown environment {name!r}; available: {known}")
     loaded: EnvironmentFamily = found[name].load()
     return loaded

@@ -200,12 +200,23 @@ class Rollout:
             return
         self.ended = True
         self._terminated, self._truncated, self._stop_reason = terminated, truncated, stop_reason
+        self._close()
 
     def _fail(self, error: Exception) -> None:
         logger.warning("%s: the environment failed: %s: %s", self.task.task_id, type(error).__name__, error)
         self.ended = True
         self._terminated, self._truncated, self._stop_reason = False, True, "infrastructure_error"
         self._outcome = Outcome(status="infrastructure_error")
+        self._close()
+
+    def _close(self) -> None:
+        """Let environments that hold something (a server, a sandbox) let go of it."""
+        close = getattr(getattr(self, "_environment", None), "close", None)
+        if callable(close):
+            try:
+                close()
+            except Exception as error:
+                logger.warning("%s: the environment cannot be closed: %s", self.task.task_id, error)
 
     def _trajectory(self) -> Trajectory:
         settings = self._settings

@@ -1,0 +1,194 @@
+"""A real MCP server as a world, and environments that are written as a file."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from offline_arl import optional
+from offline_arl.environments import load
+from offline_arl.environments.checking import check
+from offline_arl.environments.mcp_world import McpServer, McpWorld
+from offline_arl.environments.task_files import Rules, TaskFileFamily, verdicts
+from offline_arl.environments.tools import ToolBox
+from offline_arl.errors import DataError, UsageError
+from offline_arl.trajectories.schema import Message, text_message, tool_call
+
+CLOCK = shutil.which("mcp-server-time", path=str(Path(sys.executable).parent))
+needs_mcp = pytest.mark.skipif(
+    not optional.available("mcp"), reason="MCP is not installed: pip install 'offline_arl[environments]'"
+)
+needs_clock = pytest.mark.skipif(CLOCK is None, reason="mcp-server-time is not installed: pip install mcp-server-time")
+
+# A server with a memory, a tool that fails and one that hangs.
+SHOP = """
+import time
+from mcp.server.mcpserver import MCPServer
+from mcp.types import ToolAnnotations
+
+server = MCPServer("shop")
+cart = []
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+def look() -> str:
+    return ",".join(cart)
+
+@server.tool()
+def add(item: str) -> str:
+    cart.append(item)
+    return f"{len(cart)} items"
+
+@server.tool()
+def fail() -> str:
+    raise ValueError("out of stock")
+
+@server.tool()
+def hang() -> str:
+    time.sleep(30)
+    return "late"
+
+server.run()
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> McpServer:
+    (tmp_path / "shop.py").write_text(SHOP)
+    return McpServer(sys.executable, [str(tmp_path / "shop.py")], timeout_s=5.0)
+
+
+@needs_mcp
+def test_a_servers_tools_are_tools_like_any_others(shop: McpServer) -> None:
+    world = McpWorld(shop)
+    try:
+        box = ToolBox(world.tools)
+        assert [(tool.name, tool.writes) for tool in world.tools] == [
+            ("look", False), ("add", True), ("fail", True), ("hang", True),
+        ]  # fmt: skip
+        calls = [tool_call("add", '{"item": "tea"}'), tool_call("look", "{}"), tool_call("fail", "{}")]
+        added, seen, failed = box.call([*calls])
+        assert (added.text, seen.text) == ("1 items", "tea")
+        assert failed.fate == "failed"
+        assert "Error executing tool fail" in failed.text
+        assert box.call([tool_call("add", '{"item": 3}')])[0].fate == "refused"
+    finally:
+        world.close()
+    after = box.call([tool_call("look", "{}")])[0]
+    assert after.fate == "failed"
+    assert "has ended" in after.text
+
+
+@needs_mcp
+def test_a_call_that_hangs_times_out_and_the_server_goes_on(shop: McpServer) -> None:
+    world = McpWorld(McpServer(shop.command, shop.args, timeout_s=0.5, tools=["hang", "look"]))
+    try:
+        box = ToolBox(world.tools)
+        assert [tool.name for tool in world.tools] == ["look", "hang"]
+        started = time.monotonic()
+        assert box.call([tool_call("hang", "{}")])[0].fate == "timeout"
+        assert time.monotonic() - started < 5
+    finally:
+        world.close()
+
+
+@needs_mcp
+def test_a_server_that_does_not_start_is_told(tmp_path: Path, shop: McpServer) -> None:
+    with pytest.raises(DataError, match="did not start"):
+        McpWorld(McpServer(str(tmp_path / "nothing"), start_s=10))
+    with pytest.raises(DataError, match="did not start"):
+        McpWorld(McpServer(sys.executable, ["-c", "raise SystemExit(3)"], start_s=10))
+    with pytest.raises(DataError, match="has no tool 'sell'; it has: look, add"):
+        McpWorld(McpServer(shop.command, shop.args, tools=["sell"]))
+
+
+def clock(folder: Path, **changes: Any) -> Path:
+    call = {"name": "get_current_time", "arguments": {"timezone": "Europe/Rome"}}
+    rome = {
+        "id": "rome",
+        "prompt": "What time is it in Rome?",
+        "split": "test",
+        "allowed_tools": ["get_current_time"],
+        "success": {"calls": [call], "answer_contains": ["Rome"], "answer_lacks": ["do not know"]},
+        "examples": {
+            "success": [{"calls": [call]}, {"text": "I looked up the time in Rome."}],
+            "failure": [{"text": "I do not know the time in Rome."}],
+        },
+    }
+    raw = {
+        "name": "clock",
+        "system_prompt": "You tell the time.",
+        "mcp": {"command": CLOCK},
+        "tasks": [rome],
+        **changes,
+    }
+    path = folder / "clock.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    return path
+
+
+@needs_mcp
+@needs_clock
+def test_a_server_from_the_package_index_is_an_environment(tmp_path: Path) -> None:
+    family = load(f"file:{clock(tmp_path)}")
+    (task,) = family.tasks("test", 5, seed=0)
+    environment = family.make()
+    start = environment.reset(task)
+    assert [tool["function"]["name"] for tool in start.tools] == ["get_current_time"]
+    call = tool_call("get_current_time", '{"timezone": "Europe/Rome"}', id="a")
+    result = environment.step(Message("assistant", None, tool_calls=[call]))
+    assert '"timezone": "Europe/Rome"' in result.messages[0].text
+    wrong = tool_call("get_current_time", '{"timezone": "Europe/Atlantis"}', id="b")
+    assert environment.step(Message("assistant", None, tool_calls=[wrong])).messages[0].error is not None
+    last = environment.step(text_message("assistant", "It is noon in Rome."))
+    assert (last.terminated, last.reward) == (True, 1.0)
+    report = check(family, [task])
+    assert (report.examples, report.problems) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ({"calls": [{"name": "look"}]}, {"calls": True}),
+        ({"calls": [{"name": "look", "arguments": {"n": 2}}]}, {"calls": False}),
+        ({"no_calls": ["pay"]}, {"no_calls": True}),
+        ({"no_calls": ["look"]}, {"no_calls": False}),
+        ({"answer_contains": ["DONE"], "answer_lacks": ["sorry"]}, {"answer_contains": True, "answer_lacks": True}),
+        ({"answer_matches": r"^All \w+\.$"}, {"answer_matches": True}),
+    ],
+)
+def test_rules_say_what_success_is(rules: dict[str, Any], expected: dict[str, bool]) -> None:
+    messages = [
+        text_message("user", "pay sorry"),
+        Message("assistant", None, tool_calls=[tool_call("look", '{"n": 1, "m": 0}')]),
+        text_message("assistant", "All done."),
+    ]
+    assert verdicts(Rules.model_validate(rules), messages) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"tasks": []}, "tasks"),
+        ({"tasks": [{"id": "a", "prompt": "p", "success": {}}]}, "no rule says what success is"),
+        ({"tasks": [{"id": "a", "prompt": "p", "success": {"answer_matches": "("}}]}, "no regular expression"),
+        ({"surprise": 1}, "surprise"),
+        ({"tasks": 2 * [{"id": "a", "prompt": "p", "success": {"no_calls": ["x"]}}]}, "two tasks have the id 'a'"),
+    ],
+)
+def test_files_with_mistakes_are_one_line(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(DataError, match=text) as caught:
+        TaskFileFamily(clock(tmp_path, **changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_none_and_splits_that_are_empty_are_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no file of tasks"):
+        TaskFileFamily(tmp_path / "missing.yaml")
+    with pytest.raises(UsageError, match="no task of the split 'train'"):
+        TaskFileFamily(clock(tmp_path)).tasks("train", 1)
