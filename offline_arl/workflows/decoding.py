@@ -22,7 +22,7 @@ from offline_arl.models.folding import (
     needs_constant_direction,
     report_fold,
 )
-from offline_arl.models.guided_policy import check_heads_fit, is_value_guided, save_value_guided_policy
+from offline_arl.models.guided_policy import is_value_guided, save_value_guided_policy
 from offline_arl.models.policy import load_model, policy_fingerprint, save_policy, selected_states_and_logits
 from offline_arl.models.reranked_policy import RerankingConfig, save_reranked_policy
 from offline_arl.models.token_heads import CONFIG_NAME as TOKEN_HEADS
@@ -55,7 +55,7 @@ def make_value_guided(config: ValueGuided, context: StageContext) -> StageOutput
         UsageError: The policy is guided by values already.
     """
     dataset, model, tokenizer = dataset_and_policy(config, context)
-    policy, heads = _token_level(config, context)
+    policy, heads = _token_level(config, context, model)
     guidance = ValueGuidance(heads, _settings(config, dataset, critics=config.critics))
     save_value_guided_policy(policy, heads, guidance.config, context.folder / "policy")
     context.progress("decisions of the data", 0, None)
@@ -93,7 +93,7 @@ def make_value_folded(config: ValueFolded, context: StageContext) -> StageOutput
         GateError: The folded policy is further than `error_tolerance` from the guided one.
     """
     dataset, model, tokenizer = dataset_and_policy(config, context)
-    _, heads = _token_level(config, context)
+    _, heads = _token_level(config, context, model)
     guidance = ValueGuidance(heads, _settings(config, dataset, critics="mean"))
     exact = ValueGuidance(heads, GuidanceConfig(config.inverse_temperature, 0.0, critics="mean"))
     rows = _some_rows(dataset, config, context)
@@ -170,16 +170,20 @@ def make_reranked(config: Reranked, context: StageContext) -> StageOutputs:
     )
 
 
-def _token_level(config: ValueGuided | ValueFolded, context: StageContext) -> tuple[Path, TokenValueHeads]:
-    """The policy's folder and the heads for it."""
+def _token_level(config: ValueGuided | ValueFolded, context: StageContext, model: Any) -> tuple[Path, TokenValueHeads]:
+    """The policy's folder and the heads for its hidden states."""
     policy, values = context.path(config.policy, "policy"), context.path(config.values, "values")
     if is_value_guided(policy):
         raise UsageError(f"{policy}: is guided by values already; give the behavior policy")
     if not (values / TOKEN_HEADS).is_file():
         raise DataError(f"{values}: holds no token-level value heads; name a stage such as token_iql_values")
-    heads = load_token_heads(values)
-    check_heads_fit(heads, policy)
-    return policy, heads
+    record = load_value_record(values)
+    if policy_fingerprint(model) != record.policy_sha256:
+        raise DataError(
+            f"{values}: these values read the hidden states of {record.policy}, not of {policy}; "
+            "name that policy, which the stage that trained the values has beside them"
+        )
+    return policy, load_token_heads(values)
 
 
 def _settings(config: ValueGuided | ValueFolded, dataset: SegmentDataset, *, critics: Any) -> GuidanceConfig:

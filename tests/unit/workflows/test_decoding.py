@@ -16,8 +16,10 @@ from offline_arl.errors import DataError, GateError, UsageError
 from offline_arl.models.folding import make_fold
 from offline_arl.models.guided_policy import load_value_guidance
 from offline_arl.models.policy import load_model, logits_and_states, policy_fingerprint
-from offline_arl.models.token_heads import TokenHead, TokenValueHeads, save_token_heads
+from offline_arl.models.token_heads import TokenHead, TokenValueHeads
 from offline_arl.models.value_guidance import GuidanceConfig, ValueGuidance
+from offline_arl.trainers.token_record import save_token_values
+from offline_arl.trainers.value_record import ValueRecord
 from offline_arl.trajectories.store import open_store
 from offline_arl.workflows.context import StageOutputs
 from offline_arl.workflows.ingest import ingest
@@ -53,10 +55,15 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     policy = folder / "data" / "policy"
     model = load_model(policy)
     heads = random_token_heads(states=model.config.hidden_size, vocabulary=model.config.vocab_size, bias=0.0)
-    save_token_heads(heads, folder / "token-values" / "values")
+    save(heads, policy, folder / "token-values" / "values")
     raw = {"kind": "train", "algorithm": "iql_values", "steps": 5, "holdout_fraction": 0.0}
     run_stage(raw, {"dataset": folder / "data", "policy": policy}, folder / "step-values", name="values")
     return Start(folder / "data", policy, heads, folder / "token-values", folder / "step-values")
+
+
+def save(heads: TokenValueHeads, policy: Path, folder: Path) -> None:
+    sha = policy_fingerprint(load_model(policy))
+    save_token_values(heads, ValueRecord("token_iql_values", {}, 0, str(policy), sha, (-1,), "", ""), folder)
 
 
 def made(start: Start, output: Path, algorithm: str, values: Path | None = None, **fields: Any) -> StageOutputs:
@@ -130,7 +137,7 @@ def test_the_folded_policy_is_the_guided_one_in_a_plain_folder(start: Start, tmp
 
 def test_a_bias_is_folded_as_far_as_states_have_something_in_common(start: Start, tmp_path: Path) -> None:
     heads = random_token_heads(states=start.heads.shape.state_size, vocabulary=start.heads.shape.vocabulary_size)
-    save_token_heads(heads, tmp_path / "values")
+    save(heads, start.policy, tmp_path / "values")
     fields = {"values": tmp_path / "values", "inverse_temperature": 0.5}
     outputs = made(start, tmp_path / "folded", "value_folded", error_tolerance=1.0, **fields)
     error = outputs.metrics["fold_error/value_folded"].estimate
@@ -177,6 +184,11 @@ def test_values_of_other_hidden_states_are_refused(start: Start, tmp_path: Path)
     inputs = {"policy": other, "values": start.step_values}
     with pytest.raises(DataError, match="name that policy in feature_policy"):
         run_stage(raw, inputs, tmp_path / "best", name="best")
+    for algorithm in ("value_guided", "value_folded"):
+        raw = {"kind": "train", "algorithm": algorithm}
+        inputs = {"policy": other, "values": start.token_values, "dataset": start.dataset}
+        with pytest.raises(DataError, match="these values read the hidden states of"):
+            run_stage(raw, inputs, tmp_path / algorithm, name=algorithm)
 
 
 def test_values_of_the_other_level_are_refused(start: Start, tmp_path: Path) -> None:
@@ -190,6 +202,6 @@ def test_heads_with_hidden_layers_are_not_folded(start: Start, tmp_path: Path) -
     shape = start.heads.shape
     heads = random_token_heads(states=shape.state_size, vocabulary=shape.vocabulary_size, hidden_layers=1)
     assert all(len(head.hidden) == 1 for head in heads.critics if isinstance(head, TokenHead))
-    save_token_heads(heads, tmp_path / "values")
+    save(heads, start.policy, tmp_path / "values")
     with pytest.raises(UsageError, match="hidden_layers 0"):
         made(start, tmp_path / "folded", "value_folded", values=tmp_path / "values")
