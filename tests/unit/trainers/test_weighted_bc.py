@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from toys import ToyTokenizer, toy_dataset, toy_model, toy_rows
 
 from offline_arl.datasets.segments import SegmentDataset, SegmentRow
-from offline_arl.errors import DataError
+from offline_arl.errors import DataError, UsageError
 from offline_arl.models.policy import load_policy, policy_fingerprint
 from offline_arl.models.tiny import build_tiny_policy, train_tiny_tokenizer
 from offline_arl.trainers.checkpoint import load_record
@@ -78,6 +82,36 @@ def test_the_split_into_micro_batches_changes_nothing(dataset: SegmentDataset, t
         torch.testing.assert_close(split[name], value, atol=1e-5, rtol=0, msg=name)
 
 
+@pytest.mark.parametrize("accumulated", [3, 24])
+@pytest.mark.parametrize("layout", [{}, {"packing": True}, {"share_prefix": False}], ids=["prefix", "packed", "padded"])
+def test_accumulated_gradients_are_those_of_the_whole_batch_in_float32(
+    accumulated: int, layout: dict[str, Any], dataset: SegmentDataset, tmp_path: Path
+) -> None:
+    """Weighted by tokens: micro-batches with few action tokens count less. To 1e-6 of the largest gradient."""
+    weights = {(row.trajectory_id, step): float(step + 1) for row in dataset for step in range(5)}
+    gradients: list[dict[str, torch.Tensor]] = []
+    for name, changes in (
+        ("whole", {"share_prefix": False}),
+        ("split", {"tokens_per_batch": 2_000 // accumulated, "gradient_accumulation_steps": accumulated, **layout}),
+    ):
+        model = toy_model()
+        config = ALL_AT_ONCE.model_copy(update={"max_steps": 1, "max_gradient_norm": 1e9, **changes})
+
+        def keep(optimizer: torch.optim.Optimizer, *_: Any, model: torch.nn.Module = model) -> None:
+            gradients.append({name: value.grad.clone() for name, value in model.named_parameters()})
+
+        handle = register_optimizer_step_pre_hook(keep)
+        try:
+            record = _train(model, dataset, config, tmp_path / name, step_weights=weights)
+        finally:
+            handle.remove()
+        assert record.metrics["trained_tokens"] == sum(int(row.action_mask[1:].sum()) for row in dataset)
+    whole, split = gradients
+    largest = max(value.abs().max().item() for value in whole.values())
+    for name, value in whole.items():
+        torch.testing.assert_close(split[name], value, atol=1e-6 * largest, rtol=0, msg=name)
+
+
 def test_sharing_the_prefix_changes_nothing(dataset: SegmentDataset, tmp_path: Path) -> None:
     shared = _after_one_update(dataset, tmp_path / "a", share_prefix=True)
     plain = _after_one_update(dataset, tmp_path / "b", share_prefix=False)
@@ -103,7 +137,9 @@ def test_segments_without_weight_are_left_out(dataset: SegmentDataset, tmp_path:
 
 def test_a_diverged_policy_is_not_saved(dataset: SegmentDataset, tmp_path: Path) -> None:
     config = ALL_AT_ONCE.model_copy(update={"learning_rate": 1e38, "schedule": "constant_with_warmup", "epochs": 3.0})
-    with pytest.raises(DataError, match=r"training diverged: the loss of update 2 is nan; lower learning_rate \(now 1e\+38\)"):
+    with pytest.raises(
+        DataError, match=r"training diverged: the loss of update 2 is nan; lower learning_rate \(now 1e\+38\)"
+    ):
         _train(toy_model(), dataset, config, tmp_path / "policy")
     assert not (tmp_path / "policy" / "model.safetensors").exists()
 
@@ -126,7 +162,113 @@ def test_a_resumed_run_ends_where_a_straight_one_does(dataset: SegmentDataset, t
     again = _train(resumed, dataset, config, tmp_path / "resumed", resume_from_checkpoint=checkpoints[0])
     assert again.metrics["updates"] == record.metrics["updates"]
     for one, other in zip(straight.parameters(), resumed.parameters(), strict=True):
-        torch.testing.assert_close(one, other)
+        assert torch.equal(one, other)
+
+
+def _interrupted(dataset: SegmentDataset, folder: Path, config: WeightedBCConfig, at: int, **options: Any) -> list[int]:
+    """Train from the latest checkpoint until update `at` (0: to the end); which updates were done."""
+    seen: list[int] = []
+
+    def report(update: int, updates: int) -> None:
+        seen.append(update)
+        if update == at:
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt):
+        _train(toy_model(), dataset, config, folder, resume_from_checkpoint="latest", report=report, **options)
+    return seen
+
+
+def test_the_latest_checkpoint_is_taken_if_it_is_complete_and_of_the_same_run(
+    dataset: SegmentDataset, tmp_path: Path
+) -> None:
+    config = WeightedBCConfig(epochs=3, tokens_per_batch=150, save_steps=2)
+    checkpoints = tmp_path / "out.checkpoints"
+    assert _interrupted(dataset, tmp_path / "out", config, at=7)[-1] == 7
+    (checkpoints / "checkpoint-6" / "complete").unlink()  # as after kill -9 in the middle of writing it
+    assert _interrupted(dataset, tmp_path / "out", config, at=7)[0] == 5
+    # What changes nothing about the weights does not start the run anew; a setting, the seed or weights do.
+    logged_more = config.model_copy(update={"logging_steps": 1, "save_steps": 3})
+    assert _interrupted(dataset, tmp_path / "out", logged_more, at=8)[0] == 7
+    for changes in ({"seed": 1}, {"step_weights": {(row.trajectory_id, s): 2.0 for row in dataset for s in range(5)}}):
+        assert _interrupted(dataset, tmp_path / "out", config, at=5, **changes)[0] == 1
+    slower = config.model_copy(update={"learning_rate": 1e-4})
+    assert _interrupted(dataset, tmp_path / "out", slower, at=0)[0] == 1
+
+
+def test_a_checkpoint_of_another_run_is_refused(dataset: SegmentDataset, tmp_path: Path) -> None:
+    config = WeightedBCConfig(epochs=1, tokens_per_batch=150, save_steps=2)
+    _train(toy_model(), dataset, config, tmp_path / "out")
+    checkpoint = tmp_path / "out.checkpoints" / "checkpoint-2"
+    other = config.model_copy(update={"learning_rate": 1e-4})
+    with pytest.raises(UsageError, match=r"checkpoint-2 belongs to a run with other data, weights, seed or settings"):
+        _train(toy_model(), dataset, other, tmp_path / "again", resume_from_checkpoint=checkpoint)
+    with pytest.raises(UsageError, match="is no complete checkpoint"):
+        _train(toy_model(), dataset, config, tmp_path / "again", resume_from_checkpoint=tmp_path / "nowhere")
+    assert not (tmp_path / "again").exists()
+
+
+def test_running_out_of_memory_says_where_and_what_to_change(dataset: SegmentDataset, tmp_path: Path) -> None:
+    """A layer that asks for more memory than there is; the allocator's own error."""
+    model = toy_model()
+    model.model.norm.register_forward_hook(lambda *_: torch.empty(2**60))
+    with pytest.raises(UsageError, match=r"out of memory at update 1, in a batch of 24 rows of \d+ tokens; lower tok"):
+        _train(model, dataset, ALL_AT_ONCE, tmp_path / "out")
+
+
+def test_a_loss_that_is_not_finite_stops_training_at_its_update(dataset: SegmentDataset, tmp_path: Path) -> None:
+    model = toy_model()
+    forwards: list[int] = []
+
+    def spoil(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        forwards.append(1)
+        return output * float("nan") if len(forwards) == 3 else output
+
+    model.model.norm.register_forward_hook(spoil)
+    config = WeightedBCConfig(epochs=3, tokens_per_batch=150, share_prefix=False)
+    with pytest.raises(DataError, match=r"training diverged: the loss of update 3 is nan; lower learning_rate \(now"):
+        _train(model, dataset, config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"epochs": 0}, {"learning_rate": 2.0}, {"learning_rate": 0}, {"adam_beta2": 1.0}, {"warmup_fraction": 1.0},
+        {"tokens_per_batch": 0}, {"gradient_accumulation_steps": 0}, {"lora_rank": 0}, {"lora_dropout": 1.0},
+        {"save_steps": 0}, {"weight_decay": 1.0}, {"report_to": ["mlflow2"]}, {"max_steps": 0},
+        {"max_gradient_norm": float("nan")}, {"optimizer": "sgd"}, {"learning_rates": 1e-3},
+    ],
+)  # fmt: skip
+def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(settings))):
+        WeightedBCConfig(**settings)
+
+
+def test_log_lines_count_what_was_trained_on(dataset: SegmentDataset, tmp_path: Path) -> None:
+    """Kish's number of equal tokens for weights 1 and 3, by hand; the total goes on from line to line."""
+    weights = {(row.trajectory_id, step): 1.0 + 2 * (step % 2) for row in dataset for step in range(5)}
+    config = WeightedBCConfig(epochs=2, tokens_per_batch=150, logging_steps=3, save_steps=4)
+    _train(toy_model(), dataset, config, tmp_path / "out", step_weights=weights)
+    (last, *_) = sorted((tmp_path / "out.checkpoints").glob("*/trainer_state.json"), key=lambda p: -len(p.read_text()))
+    lines = [line for line in json.loads(last.read_text())["log_history"] if "loss" in line]
+    tokens = [w for row in dataset for step in row.step_index[row.action_mask] for w in [1.0 + 2 * (int(step) % 2)]]
+    assert lines[-1]["trained_tokens"] == 2 * len(tokens)
+    assert [line["step"] for line in lines if line["step"] <= 8] == [3, 4, 6, 8]  # also before each checkpoint
+    assert lines[-1]["epoch"] == pytest.approx(2.0)
+    total, before = 0.0, 0
+    for line in lines:
+        total += line["tokens_per_update"] * (line["step"] - before)
+        before = line["step"]
+        assert line["trained_tokens"] == pytest.approx(total)
+        assert 0.6 * line["tokens_per_update"] <= line["effective_tokens_per_update"] <= line["tokens_per_update"]
+        assert 0 <= line["padding_fraction"] < 0.5
+    whole = ALL_AT_ONCE.model_copy(update={"save_steps": 1})
+    _train(toy_model(), dataset, whole, tmp_path / "whole", step_weights=weights)
+    state = json.loads((tmp_path / "whole.checkpoints/checkpoint-1/trainer_state.json").read_text())
+    (line,) = [line for line in state["log_history"] if "loss" in line]
+    kish = sum(tokens) ** 2 / sum(weight**2 for weight in tokens)
+    assert line["effective_tokens_per_update"] == pytest.approx(kish, rel=1e-6)
 
 
 def test_the_same_seed_gives_the_same_policy_and_leaves_the_random_state(
