@@ -19,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from offline_arl.errors import DataError, UsageError
+from offline_arl.models.guided_policy import is_value_guided
 from offline_arl.models.value_heads import ValueHeads, load_heads, save_heads
 
 RERANKING_NAME = "reranking.json"
@@ -62,6 +63,19 @@ class Reranking(NamedTuple):
 def is_reranked(policy: str | Path) -> bool:
     """Whether a policy folder is that of a policy that chooses among several steps."""
     return (Path(policy) / RERANKING_NAME).is_file()
+
+
+def require_plain_policy(policy: str | Path) -> None:
+    """Refuse to train on from a policy whose choices are not in its weights alone.
+
+    Raises:
+        UsageError: It is guided by values, or chooses among several steps.
+    """
+    if is_value_guided(policy) or is_reranked(policy):
+        raise UsageError(
+            f"{policy}: decodes by values, which training would leave out; "
+            "train from the policy that it was made of, or from a folded one (value_folded)"
+        )
 
 
 def load_reranking(policy: str | Path) -> Reranking:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from offline_arl.datasets.collate import collate_segments, length_sorted_batches
 from offline_arl.datasets.segments import SegmentDataset
-from offline_arl.errors import DataError, GateError, UsageError
+from offline_arl.errors import DataError, GateError
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.folding import (
     ConstantDirection,
@@ -22,7 +22,7 @@ from offline_arl.models.folding import (
     needs_constant_direction,
     report_fold,
 )
-from offline_arl.models.guided_policy import is_value_guided, save_value_guided_policy
+from offline_arl.models.guided_policy import save_value_guided_policy
 from offline_arl.models.policy import load_model, policy_fingerprint, save_policy, selected_states_and_logits
 from offline_arl.models.reranked_policy import RerankingConfig, save_reranked_policy
 from offline_arl.models.token_heads import CONFIG_NAME as TOKEN_HEADS
@@ -52,7 +52,7 @@ def make_value_guided(config: ValueGuided, context: StageContext) -> StageOutput
 
     Raises:
         DataError: The values are no token-level heads, or values or dataset are for another policy.
-        UsageError: The policy is guided by values already.
+        UsageError: The policy decodes by values already.
     """
     dataset, model, tokenizer = dataset_and_policy(config, context)
     policy, heads = _token_level(config, context, model)
@@ -173,8 +173,6 @@ def make_reranked(config: Reranked, context: StageContext) -> StageOutputs:
 def _token_level(config: ValueGuided | ValueFolded, context: StageContext, model: Any) -> tuple[Path, TokenValueHeads]:
     """The policy's folder and the heads for its hidden states."""
     policy, values = context.path(config.policy, "policy"), context.path(config.values, "values")
-    if is_value_guided(policy):
-        raise UsageError(f"{policy}: is guided by values already; give the behavior policy")
     if not (values / TOKEN_HEADS).is_file():
         raise DataError(f"{values}: holds no token-level value heads; name a stage such as token_iql_values")
     record = load_value_record(values)

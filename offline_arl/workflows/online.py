@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from offline_arl import environments
 from offline_arl.evaluation.intervals import Estimate
+from offline_arl.models.reranked_policy import require_plain_policy
 from offline_arl.online.config import GrpoConfig
 from offline_arl.online.grpo import GrpoResult, train_grpo
 from offline_arl.rollouts.episode import Episode
@@ -20,7 +21,9 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
         GateError: The warm start succeeds too seldom, or the sampler does not run the trainer's weights.
         TemplateError: The chat template rewrites earlier turns.
         DataError: Policy and reference differ at step 0.
+        UsageError: The policy's choices are not in its weights alone.
     """
+    require_plain_policy(context.path(config.policy, "policy"))
     family = environments.load(config.environment)
     tasks = family.tasks("train", config.tasks, seed=context.integer_seed("tasks"))
     validation = family.tasks("validation", config.validation_tasks, seed=context.integer_seed("validation"))

@@ -12,6 +12,7 @@ from offline_arl.errors import DataError, UsageError
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.feature_cache import load_features
 from offline_arl.models.policy import load_policy
+from offline_arl.models.reranked_policy import require_plain_policy
 from offline_arl.models.value_heads import load_heads
 from offline_arl.rendering import Renderer
 from offline_arl.trainers.config import WeightedBCConfig
@@ -130,10 +131,16 @@ def _clone(
 
 
 def dataset_and_policy(config: HasData, context: StageContext) -> tuple[SegmentDataset, Any, Any]:
-    """The dataset, the model and its tokenizer; token ids mean nothing under another tokenizer or template."""
+    """The dataset, the model and its tokenizer; token ids mean nothing under another tokenizer or template.
+
+    Raises:
+        DataError: The dataset is damaged, or rendered for another tokenizer.
+        UsageError: The policy cannot be loaded, or its choices are not in its weights alone.
+    """
     folder = context.path(config.dataset, "dataset")
     dataset = SegmentDataset.load(folder)
     policy = context.path(config.policy, "policy")
+    require_plain_policy(policy)
     model, tokenizer = load_policy(policy, config.dtype)
     if Renderer(tokenizer).fingerprint != dataset.manifest.fingerprint:
         raise DataError(

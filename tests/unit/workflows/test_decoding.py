@@ -198,6 +198,31 @@ def test_values_of_the_other_level_are_refused(start: Start, tmp_path: Path) -> 
         made(start, tmp_path / "best", "reranked", values=start.token_values)
 
 
+def test_nothing_trains_on_from_a_policy_that_decodes_by_values(start: Start, tmp_path: Path) -> None:
+    """The result would be another behavior policy, without the values, under the name of the guided one."""
+    made(start, tmp_path / "guided", "value_guided")
+    made(start, tmp_path / "best", "reranked")
+    for folder in (tmp_path / "guided", tmp_path / "best"):
+        for raw in ({"algorithm": "bc", "max_steps": 1}, {"algorithm": "value_folded"}):
+            inputs = {"policy": folder, "dataset": start.dataset, "values": start.token_values}
+            if raw["algorithm"] == "bc":
+                del inputs["values"]
+            with pytest.raises(UsageError, match="decodes by values, which training would leave out"):
+                run_stage({"kind": "train", **raw}, inputs, tmp_path / "out", name="out")
+        with pytest.raises(UsageError, match="decodes by values"):
+            run_stage(
+                {"kind": "online", "algorithm": "grpo", "environment": "random_walks"}, {"policy": folder},
+                tmp_path / "out", name="out",
+            )  # fmt: skip
+    outputs = run_stage(
+        {"kind": "train", "algorithm": "reranked"}, {"policy": tmp_path / "guided", "values": start.step_values},
+        tmp_path / "both", name="both",
+    )  # fmt: skip
+    assert outputs.artifacts["policy"] == "policy"
+    evaluated, _ = played(tmp_path / "both", tmp_path / "evaluation", sampled=False)
+    assert "success/it" in evaluated.metrics
+
+
 def test_heads_with_hidden_layers_are_not_folded(start: Start, tmp_path: Path) -> None:
     shape = start.heads.shape
     heads = random_token_heads(states=shape.state_size, vocabulary=shape.vocabulary_size, hidden_layers=1)
