@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from offline_arl.models.folding import (
     needs_constant_direction,
     report_fold,
 )
-from offline_arl.models.guided_policy import save_value_guided_policy
+from offline_arl.models.guided_policy import HEADS_FOLDER, save_value_guided_policy
 from offline_arl.models.policy import load_model, policy_fingerprint, save_policy, selected_states_and_logits
 from offline_arl.models.reranked_policy import RerankingConfig, save_reranked_policy
 from offline_arl.models.token_heads import CONFIG_NAME as TOKEN_HEADS
@@ -31,7 +32,7 @@ from offline_arl.models.value_guidance import GuidanceConfig, ValueGuidance
 from offline_arl.models.value_heads import CONFIG_NAME as STEP_HEADS
 from offline_arl.models.value_heads import load_heads
 from offline_arl.objectives.logprobs import predicting_mask, scored_mask
-from offline_arl.trainers.value_record import load_value_record
+from offline_arl.trainers.value_record import CARD_NAME, RECORD_NAME, load_value_record
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import Reranked, ValueFolded, ValueGuided
 from offline_arl.workflows.train_policies import dataset_and_policy
@@ -58,6 +59,8 @@ def make_value_guided(config: ValueGuided, context: StageContext) -> StageOutput
     policy, heads = _token_level(config, context, model)
     guidance = ValueGuidance(heads, _settings(config, dataset, critics=config.critics))
     save_value_guided_policy(policy, heads, guidance.config, context.folder / "policy")
+    for name in (RECORD_NAME, CARD_NAME):  # how the heads were made goes with them
+        shutil.copyfile(context.path(config.values, "values") / name, context.folder / "policy" / HEADS_FOLDER / name)
     context.progress("decisions of the data", 0, None)
     logged, supported, moved = [], [], []
     for batch in _decisions(model, tokenizer, dataset, _some_rows(dataset, config, context)):

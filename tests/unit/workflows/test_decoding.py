@@ -19,7 +19,7 @@ from offline_arl.models.policy import load_model, logits_and_states, policy_fing
 from offline_arl.models.token_heads import TokenHead, TokenValueHeads
 from offline_arl.models.value_guidance import GuidanceConfig, ValueGuidance
 from offline_arl.trainers.token_record import save_token_values
-from offline_arl.trainers.value_record import ValueRecord
+from offline_arl.trainers.value_record import ValueRecord, load_value_record
 from offline_arl.trajectories.store import open_store
 from offline_arl.workflows.context import StageOutputs
 from offline_arl.workflows.ingest import ingest
@@ -86,6 +86,7 @@ def played(policy: Path, output: Path, **fields: Any) -> tuple[StageOutputs, Pat
 def test_a_guided_policy_supports_what_the_data_does_and_plays(start: Start, tmp_path: Path) -> None:
     outputs = made(start, tmp_path / "guided", "value_guided", inverse_temperature=2.0)
     guidance = load_value_guidance(tmp_path / "guided" / "policy")
+    assert load_value_record(tmp_path / "guided" / "policy" / "value_guidance").algorithm == "token_iql_values"
     action_text = set("abcdefghijklmnopqrstu")  # the nodes, and the token that ends a message
     assert guidance.config.inverse_temperature == 2.0
     assert guidance.config.support_tokens is not None
