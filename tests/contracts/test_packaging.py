@@ -45,7 +45,7 @@ def test_the_pins_name_no_host_no_path_and_none_of_the_builds_that_do_not_fit() 
 
 
 def test_extras_are_those_that_error_messages_name() -> None:
-    assert {*INSTALLED_EXTRAS, "vllm", "all"} == set(PROJECT["optional-dependencies"])
+    assert {*INSTALLED_EXTRAS, "vllm", "environments", "trackers", "all"} == set(PROJECT["optional-dependencies"])
     named = set()
     for path in (ROOT / "offline_arl").rglob("*.py"):
         for extras in re.findall(r"offline_arl\[([a-z, -]+)\]", path.read_text()):
