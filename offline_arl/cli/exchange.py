@@ -1,14 +1,14 @@
-"""The command that gives trajectories to other tools: export."""
+"""The commands that give trajectories and models to other tools: export, export-model."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from offline_arl.cli.filters import with_filters
-from offline_arl.cli.options import Json, Store, example, path
+from offline_arl.cli.options import Json, Out, Store, example, path
 from offline_arl.cli.output import Output, table
 from offline_arl.errors import UsageError
 
@@ -24,8 +24,11 @@ _FORMATS = (
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
     app.command(epilog=example("offline-arl export --store runs/store --format trl --output runs/trl.parquet"))(export)
+    app.command(name="export-model", epilog=example("offline-arl export-model runs/iql/policy --output runs/model"))(
+        export_model
+    )
 
 
 @with_filters
@@ -63,3 +66,25 @@ def _draw(console: Console, report: ExportReport) -> None:
         *([f"left out: {reason}", str(count)] for reason, count in report.skipped.items()),
     ]
     table(console, [f"{report.format}: {report.output}", ""], rows)
+
+
+def export_model(
+    policy: Annotated[Path, typer.Argument(help="Folder of a policy, or of LoRA adapters.", parser=path)],
+    output: Out,
+    dtype: Annotated[Literal["bfloat16", "float16", "float32"], typer.Option(help="Of the weights.")] = "bfloat16",
+    json: Json = False,
+) -> None:
+    """Write a policy as a model that vllm serve runs with tools; prints the command that serves it."""
+    from offline_arl.workflows.export_model import export_model as run_export
+
+    with Output(as_json=json) as out:
+        exported = run_export(policy, output, dtype=dtype)
+
+        def draw(console: Console) -> None:
+            millions = exported.parameters / 1e6
+            console.print(f"{exported.output}: {millions:.1f} M parameters, {exported.dtype}", markup=False)
+            for note in exported.notes:
+                console.print(note, markup=False)
+            console.print(f"Serve it: {exported.command}", markup=False, soft_wrap=True)
+
+        out.finish(exported.as_dict(), draw)

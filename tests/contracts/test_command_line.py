@@ -15,7 +15,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
     "ingest", "show", "check", "split", "duplicates", "label", "select", "merge", "compact", "delete", "formats",
-    "export", "build", "audit", "export-dataset", "train", "evaluate", "online", "run", "compare", "doctor", "env tasks", "env check", "env cases", "env audit",
+    "export", "export-model", "build", "audit", "export-dataset", "train", "evaluate", "online", "run", "compare",
+    "doctor", "env tasks", "env check", "env cases", "env audit",
 )  # fmt: skip
 HEAVY = ("torch", "transformers", "trl", "vllm", "datasets")
 
