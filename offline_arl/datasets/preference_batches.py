@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from offline_arl.datasets.collate import TokenBudgetSampler, shared_prefix_lengt
 from offline_arl.errors import DataError
 
 
+@runtime_checkable
 class PairLike(Protocol):
     """What is read of `pairs.PairRow`."""
 
@@ -33,6 +34,7 @@ class PairLike(Protocol):
     def rejected_action_mask(self) -> NDArray[np.bool_]: ...
 
 
+@runtime_checkable
 class AnswerLike(Protocol):
     """What is read of `pairs.UnpairedRow`."""
 
@@ -68,8 +70,8 @@ class SequenceBatch:
     action_mask: Bool[Tensor, "B T"]
     shared_prefix: int  # the first tokens that all rows share and that predict no action token
 
-    def to(self, device: torch.device | str) -> Self:
-        """The batch on another device."""
+    def to(self, device: torch.device | str) -> SequenceBatch:
+        """The batch, of the same class, on another device."""
         values: dict[str, Any] = {
             name: value.to(device) if isinstance(value, Tensor) else value for name, value in vars(self).items()
         }
