@@ -14,7 +14,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from offline_arl.datasets.folders import part_paths
+from offline_arl.datasets.card import CARD_NAME
+from offline_arl.datasets.folders import MAPPED_NAME, part_paths
 from offline_arl.datasets.pairs.folder import PairDataset, PreferenceRow, PreferenceWriter, UnpairedDataset
 from offline_arl.datasets.segments import (
     MANIFEST_NAME,
@@ -71,7 +72,7 @@ def remove_trajectories(folder: Path, trajectory_ids: Collection[str]) -> Datase
             deleted=manifest.deleted + removed,
         )
         write_manifest(work, rewritten)
-        _swap(folder, work, {MANIFEST_NAME, *(part.name for part in part_paths(folder))})
+        _swap(folder, work, {MANIFEST_NAME, CARD_NAME, MAPPED_NAME, *(part.name for part in part_paths(folder))})
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return rewritten

@@ -11,10 +11,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from offline_arl.errors import DataError, UsageError
+
+MAPPED_NAME = ".mapped"  # in a dataset folder: an uncompressed copy, made when it is read by mapping
+ROWS_PER_BATCH = 2_048
 
 
 class FolderWriter:
@@ -37,7 +41,7 @@ class FolderWriter:
         if output.exists() and not (output / manifest_name).is_file() and any(output.iterdir()):
             raise UsageError(f"{output} exists and is not a dataset folder; choose another output folder")
         self._output = output
-        self._schema = schema
+        self.schema = schema
         self._rows_per_group = rows_per_group
         self._rows_per_part = rows_per_part
         self.folder = output.parent / f".{output.name}.{uuid.uuid4().hex[:8]}.tmp"
@@ -78,14 +82,14 @@ class FolderWriter:
             return
         if self._parquet is None:
             path = self.folder / f"part-{self._parts:05d}.parquet"
-            self._parquet = pq.ParquetWriter(path, self._schema, compression="zstd")
+            self._parquet = pq.ParquetWriter(path, self.schema, compression="zstd")
             self._parts += 1
             self._rows_in_part = 0
         columns = {
             field.name: pa.array([getattr(row, field.name) for row in self._buffer], type=field.type)
-            for field in self._schema
+            for field in self.schema
         }
-        self._parquet.write_table(pa.table(columns, schema=self._schema))
+        self._parquet.write_table(pa.table(columns, schema=self.schema))
         self._rows_in_part += len(self._buffer)
         self._buffer.clear()
         if self._rows_in_part >= self._rows_per_part:
@@ -98,27 +102,36 @@ class FolderWriter:
 
 
 class ColumnTable:
-    """A table in memory: lists as flat arrays with offsets, everything else as Python lists."""
+    """A table by rows: lists as flat arrays with offsets, everything else as Python values.
 
-    def __init__(self, table: pa.Table) -> None:
-        self.scalars: dict[str, list[Any]] = {}
-        self._lists: dict[str, tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_]]] = {}
+    Args:
+        table: In memory, or mapped from a file.
+        mapped: Read a row's values when they are asked for, instead of all of them now.
+    """
+
+    def __init__(self, table: pa.Table, *, mapped: bool = False) -> None:
+        self.scalars = _Scalars(table)
+        self._mapped = mapped
+        self._lists = {
+            field.name: _ListColumn(table.column(field.name), mapped=mapped)
+            for field in table.schema
+            if pa.types.is_large_list(field.type)
+        }
+        self._others = [name for name in table.column_names if name not in self._lists]
+        self._table = table
         self._rows: int = table.num_rows
-        for name in table.column_names:
-            column = table.column(name).combine_chunks()
-            if pa.types.is_large_list(column.type):
-                values = column.values.to_numpy(zero_copy_only=False)
-                valid = column.is_valid().to_numpy(zero_copy_only=False)
-                self._lists[name] = (values, column.offsets.to_numpy(), valid)
-            else:
-                self.scalars[name] = column.to_pylist()
 
     def __len__(self) -> int:
         return self._rows
 
     def lengths(self, name: str) -> NDArray[np.int64]:
         """[rows] length of each list of a column."""
-        return np.diff(self._lists[name][1])
+        return self._lists[name].lengths()
+
+    def largest(self, name: str) -> int:
+        """The largest value in the lists of a column of integers."""
+        flat = pc.list_flatten(self._table.column(name))
+        return int(pc.max(flat).as_py())
 
     def position(self, index: int) -> int:
         """The row that `index` means, counted from the end where negative.
@@ -131,10 +144,59 @@ class ColumnTable:
         return int(index) % self._rows
 
     def values(self, position: int) -> dict[str, Any]:
-        """The values of a row; lists are views."""
-        found: dict[str, Any] = {name: column[position] for name, column in self.scalars.items()}
-        for name, (flat, offsets, valid) in self._lists.items():
-            found[name] = flat[offsets[position] : offsets[position + 1]] if valid[position] else None
+        """The values of a row; lists are views where they need no unpacking."""
+        if self._mapped:
+            found = {name: self._table.column(name)[position].as_py() for name in self._others}
+        else:
+            found = {name: self.scalars[name][position] for name in self._others}
+        for name, column in self._lists.items():
+            found[name] = column.at(position)
+        return found
+
+
+class _Scalars(dict[str, list[Any]]):
+    """Columns as Python lists, made when they are asked for."""
+
+    def __init__(self, table: pa.Table) -> None:
+        super().__init__()
+        self._table = table
+
+    def __missing__(self, name: str) -> list[Any]:
+        self[name] = self._table.column(name).to_pylist()
+        return self[name]
+
+
+class _ListColumn:
+    """The lists of a column: values and offsets of each chunk."""
+
+    def __init__(self, column: pa.ChunkedArray, *, mapped: bool) -> None:
+        chunks = column.chunks if mapped else [column.combine_chunks()]
+        self._starts = np.cumsum([0, *(len(chunk) for chunk in chunks)])
+        self._offsets = [chunk.offsets.to_numpy() for chunk in chunks]
+        self._valid = [
+            chunk.is_valid().to_numpy(zero_copy_only=False) if chunk.null_count else None for chunk in chunks
+        ]
+        # Bits are unpacked here, or for one row at a time where a file is mapped.
+        packed = mapped and pa.types.is_boolean(column.type.value_type)
+        self._values = [chunk.values if packed else chunk.values.to_numpy(zero_copy_only=False) for chunk in chunks]
+
+    def lengths(self) -> NDArray[np.int64]:
+        """[rows] length of each list."""
+        return np.concatenate([np.diff(offsets) for offsets in self._offsets] or [np.zeros(0, dtype=np.int64)])
+
+    def at(self, position: int) -> NDArray[Any] | None:
+        """A row's list; None where it has none."""
+        chunk = int(np.searchsorted(self._starts, position, side="right")) - 1 if len(self._starts) > 2 else 0
+        row = position - int(self._starts[chunk])
+        valid, offsets = self._valid[chunk], self._offsets[chunk]
+        if valid is not None and not valid[row]:
+            return None
+        start, end = int(offsets[row]), int(offsets[row + 1])
+        values = self._values[chunk]
+        if isinstance(values, pa.Array):
+            unpacked: NDArray[Any] = values.slice(start, end - start).to_numpy(zero_copy_only=False)
+            return unpacked
+        found: NDArray[Any] = values[start:end]
         return found
 
 
@@ -143,16 +205,44 @@ def part_paths(folder: Path) -> list[Path]:
     return sorted(folder.glob("part-*.parquet"))
 
 
-def read_parts(folder: Path, expected_rows: int) -> pa.Table:
+def read_parts(folder: Path, expected_rows: int, *, mapped_as: str | None = None) -> pa.Table:
     """All parts of a dataset folder as one table.
 
+    Args:
+        folder: The dataset.
+        expected_rows: What its manifest says.
+        mapped_as: None reads everything into memory. A name (of the content) maps an uncompressed copy of that name
+            into memory instead, which is made in `folder/.mapped` when it is not there; other copies are removed.
+
     Raises:
-        DataError: A part cannot be read, or there are not as many rows as the manifest says.
+        DataError: A part cannot be read, the copy cannot be written, or there are not as many rows as the manifest
+            says.
     """
     try:
-        table = pa.concat_tables([pq.read_table(part) for part in part_paths(folder)])
+        if mapped_as is None:
+            table = pa.concat_tables([pq.read_table(part) for part in part_paths(folder)])
+        else:
+            table = pa.ipc.open_file(pa.memory_map(str(_uncompressed(folder, mapped_as)))).read_all()
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"{folder}: cannot read the dataset ({error}); build it again") from error
     if table.num_rows != expected_rows:
         raise DataError(f"{folder}: {table.num_rows} rows but its manifest says {expected_rows}; build it again")
     return table
+
+
+def _uncompressed(folder: Path, name: str) -> Path:
+    """An Arrow file with the rows of all parts, group by group."""
+    place = folder / MAPPED_NAME
+    path = place / f"{name}.arrow"
+    if path.is_file():
+        return path
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    partial = place / f".{name}.{uuid.uuid4().hex[:8]}"
+    parts = part_paths(folder)
+    with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_file(sink, pq.read_schema(parts[0])) as writer:
+        for part in parts:
+            for batch in pq.ParquetFile(part).iter_batches(batch_size=ROWS_PER_BATCH):
+                writer.write_batch(batch)
+    partial.replace(path)
+    return path

@@ -2,6 +2,7 @@
 
     folder/manifest.json         kind, fingerprint, configuration, counts (also of what was left out, and why)
     folder/part-00000.parquet    token_ids, action_mask, step_index, ...
+    folder/README.md             the card, by which `datasets.load_dataset(folder)` reads the parts
 
 A dataset is written to a temporary folder beside its place and renamed when complete, so a killed build leaves
 nothing half-written.
@@ -23,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from offline_arl.datasets.card import write_card
 from offline_arl.datasets.folders import ColumnTable, FolderWriter, read_parts
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.lineage import StoreReference
@@ -35,6 +37,7 @@ Kind = Literal[SegmentKind, "pairs", "unpaired"]
 MANIFEST_NAME = "manifest.json"
 ROWS_PER_GROUP = 2_048
 ROWS_PER_PART = 65_536
+TOKENS_TO_MAP = 200_000_000  # about 2.6 GB of rows
 
 _BASE_FIELDS = [
     pa.field("trajectory_id", pa.string(), nullable=False),
@@ -249,23 +252,29 @@ class SegmentWriter:
             content_sha256=self._hash.hexdigest(),
         )
         write_manifest(self._folder.folder, self.manifest)
+        write_card(self._folder.folder, self.manifest, self._folder.schema)
         self._folder.publish()
 
 
 class SegmentDataset(Sequence[SegmentRow]):
-    """A dataset folder in memory, as flat arrays: 4 bytes a token and a few more for masks and step indices.
+    """A dataset folder as flat arrays: 4 bytes a token and a few more for masks and step indices, in memory or mapped.
 
     Indexing gives `SegmentRow`s whose arrays are views.
     """
 
-    def __init__(self, table: pa.Table, manifest: DatasetManifest) -> None:
+    def __init__(self, table: pa.Table, manifest: DatasetManifest, *, mapped: bool = False) -> None:
         self.manifest = manifest
-        self._table = ColumnTable(table)
+        self._table = ColumnTable(table, mapped=mapped)
         self.lengths: NDArray[np.int64] = self._table.lengths("token_ids")  # [rows], tokens of each row
 
     @classmethod
-    def load(cls, folder: str | Path) -> SegmentDataset:
+    def load(cls, folder: str | Path, *, memory_map: bool | None = None) -> SegmentDataset:
         """Read a dataset folder.
+
+        Args:
+            folder: The dataset.
+            memory_map: Read rows from the disk when they are asked for, so that a dataset can be larger than the
+                memory; the folder then gets an uncompressed copy of the rows. None: from 200 million tokens on.
 
         Raises:
             DataError: The folder is no dataset, or one of another format version, or damaged.
@@ -275,7 +284,10 @@ class SegmentDataset(Sequence[SegmentRow]):
         manifest = load_manifest(folder)
         if manifest.kind not in get_args(SegmentKind):
             raise UsageError(f"{folder}: the dataset is of kind {manifest.kind}, this needs segments")
-        return cls(read_parts(folder, manifest.counts["rows"]), manifest)
+        if memory_map is None:
+            memory_map = manifest.counts["tokens"] >= TOKENS_TO_MAP
+        mapped_as = manifest.content_sha256 if memory_map else None
+        return cls(read_parts(folder, manifest.counts["rows"], mapped_as=mapped_as), manifest, mapped=memory_map)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -291,6 +303,10 @@ class SegmentDataset(Sequence[SegmentRow]):
     def column(self, name: str) -> list[Any]:
         """A scalar column (`trajectory_id`, `task_id`, `task_type`, `success`, `segment`, `n_steps`) as a list."""
         return self._table.scalars[name]
+
+    def largest_token(self) -> int:
+        """The largest token id of all rows; -1 where there is none."""
+        return self._table.largest("token_ids") if len(self) else -1
 
     def require_kind(self, *kinds: Kind) -> None:
         """Raise a `UsageError` unless the dataset is of one of `kinds`."""

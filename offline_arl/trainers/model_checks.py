@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.errors import DataError
 
 _logger = logging.getLogger(__name__)
 
 
-def check_fits(model: Any, dataset: SegmentDataset) -> None:
+class TokenSequences(Protocol):
+    """What is read of a dataset."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]: ...
+    def __len__(self) -> int: ...
+    def largest_token(self) -> int: ...
+
+
+def check_fits(model: Any, dataset: TokenSequences) -> None:
     """Refuse what would end in an index error deep inside the model.
 
     Raises:
@@ -24,7 +33,7 @@ def check_fits(model: Any, dataset: SegmentDataset) -> None:
     if len(dataset) == 0:
         raise DataError("the dataset is empty; build it again from a store that has trajectories")
     vocabulary = model.get_input_embeddings().weight.shape[0]
-    largest = max(int(row.token_ids.max()) for row in dataset)
+    largest = dataset.largest_token()
     if largest >= vocabulary:
         raise DataError(
             f"the dataset has token {largest} and the model only {vocabulary} tokens; "

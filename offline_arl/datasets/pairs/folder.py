@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from offline_arl.datasets.card import write_card
 from offline_arl.datasets.folders import ColumnTable, FolderWriter, read_parts
 from offline_arl.datasets.pairs.rows import PAIR_SCHEMA, UNPAIRED_SCHEMA, PairRow, UnpairedRow
 from offline_arl.datasets.segments import MANIFEST_NAME, DatasetManifest, load_manifest, write_manifest
@@ -130,6 +131,7 @@ class PreferenceWriter:
             content_sha256=self._hash.hexdigest(),
         )
         write_manifest(self._folder.folder, self.manifest)
+        write_card(self._folder.folder, self.manifest, self._folder.schema)
         self._folder.publish()
 
 
