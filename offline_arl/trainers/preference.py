@@ -24,6 +24,7 @@ import numpy as np
 from offline_arl.datasets.collate import TokenBudgetSampler
 from offline_arl.datasets.pairs import PairDataset, PairRow, UnpairedDataset
 from offline_arl.datasets.preference_batches import (
+    Side,
     answer_side,
     mismatched_partners,
     pair_costs,
@@ -33,6 +34,7 @@ from offline_arl.datasets.preference_batches import (
 from offline_arl.errors import DataError, UsageError
 from offline_arl.models.policy import policy_fingerprint
 from offline_arl.trainers.checkpoint import TrainingRecord
+from offline_arl.trainers.model_checks import check_fits
 from offline_arl.trainers.preference_config import (
     AnyPreferenceConfig,
     DPOConfig,
@@ -94,10 +96,12 @@ def train_preferences(
     Raises:
         UsageError: The dataset is of the wrong kind, a checkpoint is of another run, a package is missing, or the
             memory does not suffice.
-        DataError: No row has a weight above 0, KTO has labels of one kind alone, or training diverged.
+        DataError: No row has a weight above 0, KTO has labels of one kind alone, the dataset does not fit the model,
+            or training diverged.
     """
     output_dir = Path(output_dir)
     rows = _rows_with_weight(dataset, config)
+    check_fits(model, _Sides(rows))
     algorithm, pad = _ALGORITHMS[type(config)], pad_token_id(tokenizer)
     reference = {
         "model": model if reference_model is None else reference_model,
@@ -222,8 +226,27 @@ def _metrics(trainer: PreferenceTrainer, result: Any) -> dict[str, float]:
 
 def _scored_tokens(row: Any) -> int:
     """Tokens of a row that the loss is about."""
-    sides = pair_sides(row) if isinstance(row, PairRow) else (answer_side(row),)
-    return sum(int(side.action_mask[1:].sum()) for side in sides)
+    return sum(int(side.action_mask[1:].sum()) for side in _sides(row))
+
+
+def _sides(row: Any) -> tuple[Side, ...]:
+    return pair_sides(row) if isinstance(row, PairRow) else (answer_side(row),)
+
+
+class _Sides:
+    """What `check_fits` reads, of the sequences of all rows."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        lengths_and_tokens = [(len(side), int(side.token_ids.max())) for row in rows for side in _sides(row)]
+        lengths, largest = zip(*lengths_and_tokens, strict=True)
+        self.lengths = np.array(lengths, dtype=np.int64)
+        self._largest: int = max(largest)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def largest_token(self) -> int:
+        return self._largest
 
 
 class _Subset(Sequence[Any]):

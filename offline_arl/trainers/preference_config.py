@@ -26,6 +26,7 @@ class PreferenceConfig(WeightedBCConfig):
     adam_beta2: float = Field(default=0.999, gt=0, lt=1)
     max_gradient_norm: PositiveFloat = 10.0  # that of the DPO authors
     packing: Literal[False] = False  # both sides of a pair share their prompt instead
+    lora_dropout: float = Field(default=0.0, ge=0, le=0)  # noise on one side of a comparison is no preference
 
 
 class PairConfig(PreferenceConfig):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import logging
 import math
@@ -329,7 +330,27 @@ def test_data_that_do_not_fit_are_errors(pairs: PairDataset, answers: UnpairedDa
     alike = answer_dataset(tmp_path / "alike", [row for row in answers if row.label])
     with pytest.raises(DataError, match="all 8 answers are desirable"):
         train(toy_model(), alike, CONFIGS["kto"], tmp_path / "out")
+    rows = toy_pairs(2)
+    rows[1].rejected_token_ids[-1] = 99
+    with pytest.raises(DataError, match="token 99 and the model only 24"):
+        train(toy_model(), pair_dataset(tmp_path / "foreign", rows), CONFIGS["dpo"], tmp_path / "out")
+    weightless = pair_dataset(tmp_path / "none", [dataclasses.replace(row, weight=0.0) for row in toy_pairs(2)])
+    with pytest.raises(DataError, match="no row has a weight above 0"):
+        train(toy_model(), weightless, CONFIGS["dpo"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_rows_without_weight_are_left_out(pairs: PairDataset, tmp_path: Path) -> None:
+    rows = list(pairs)
+    some = [dataclasses.replace(row, weight=row.weight * (place % 3 > 0)) for place, row in enumerate(rows)]
+    kept = [row for place, row in enumerate(rows) if place % 3]
+    reference = toy_model(seed=1)
+    losses = [
+        train(toy_model(), pair_dataset(tmp_path / name, data), CONFIGS["dpo"], tmp_path / f"{name}-out",
+              reference_model=reference).metrics["loss"]
+        for name, data in (("some", some), ("kept", kept))
+    ]  # fmt: skip
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 def test_unbalanced_labels_are_told_with_weights_that_balance_them(
