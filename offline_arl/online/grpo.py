@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from offline_arl.datasets.return_conditioning import load_conditioning
 from offline_arl.environments.protocol import EnvironmentFamily, Task
 from offline_arl.errors import DataError, TemplateError, UsageError
 from offline_arl.online.config import GrpoConfig
@@ -141,6 +142,7 @@ class _Run:
         self.renderer = Renderer(self.tokenizer) if renderer is None else renderer
         _check_template(self.renderer)
         self.policy_path = policy_path
+        self.conditioning = load_conditioning(policy_path)  # of a policy that reads returns: asked for the best
         self.family = family
         self.config = config
         self.output_dir = output_dir
@@ -299,6 +301,7 @@ class _Run:
             seed=step_seed(self.seed, purpose, 0, step),
             group_size=group_size,
             policy=f"grpo-step-{step}" if purpose == "training" else None,
+            conditioning=self.conditioning,
         )
 
     def _sync(self, step: int) -> None:
@@ -361,6 +364,8 @@ class _Run:
         # The template in use may be a training variant; whatever serves the policy has to render with it.
         self.tokenizer.chat_template = self.renderer.chat_template
         save_policy(self._model(), self.tokenizer, self.output_dir / "policy")
+        if self.conditioning is not None:
+            self.conditioning.save(self.output_dir / "policy")
 
     def _model(self) -> Any:
         return self.trainer.accelerator.unwrap_model(self.trainer.model)

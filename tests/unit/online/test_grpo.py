@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
-from toys.lookup import LookupFamily, task
+from toys.lookup import LookupFamily, demonstrations, task
 
+from offline_arl.datasets.return_conditioning import fit_conditioning, load_conditioning
 from offline_arl.environments.protocol import Task
 from offline_arl.errors import DataError, GateError, TemplateError, UsageError
 from offline_arl.models.policy import load_policy, policy_fingerprint, save_policy
@@ -17,7 +20,10 @@ from offline_arl.models.tiny import CHAT_TEMPLATE
 from offline_arl.online.config import CurriculumConfig, GateConfig, GrpoConfig
 from offline_arl.online.grpo import GrpoResult, train_grpo
 from offline_arl.rendering import Renderer
+from offline_arl.rendering.return_conditioning import ConditioningConfig
+from offline_arl.rewards.components import RewardConfig
 from offline_arl.rollouts.episode import Episode
+from offline_arl.trajectories.schema import Outcome
 from offline_arl.warmstart import WarmStart
 
 FAMILY = LookupFamily()
@@ -207,3 +213,21 @@ def test_wrong_arguments_are_refused_before_anything_runs(lookup_policy: Path, t
         run(tmp_path / "nothing", tmp_path, config())
     with pytest.raises(ValueError, match="extra"):
         GrpoConfig(beta=0.1)  # type: ignore[call-arg]
+
+
+def test_a_policy_that_reads_returns_is_asked_for_the_best_and_still_reads_them_afterwards(
+    lookup_policy: Path, tmp_path: Path
+) -> None:
+    policy = tmp_path / "dt"
+    shutil.copytree(lookup_policy, policy)
+    attempt = demonstrations(1, accuracy=1.0, seed=0)[0]
+    scored = msgspec.structs.replace(attempt, outcome=Outcome("scored", success=True))
+    writes = ConditioningConfig(form="number", scope="trajectory")
+    conditioning = fit_conditioning([scored], rewards=RewardConfig(), config=writes)
+    conditioning.save(policy)
+    handed: list[Episode] = []
+    result = run(policy, tmp_path / "grpo", config(steps=1), on_episodes=lambda step, episodes: handed.extend(episodes))
+    _, tokenizer = load_policy(policy)
+    assert len(handed) == 16
+    assert all("[return 1.00]" in tokenizer.decode(episode.token_ids) for episode in handed)
+    assert load_conditioning(result.policy_path) == conditioning
