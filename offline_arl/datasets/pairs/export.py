@@ -103,7 +103,5 @@ def _split(
 
 
 def _answers(messages: Sequence[Message], index: int) -> bool:
-    if index >= len(messages) or messages[index - 1].role not in _ASKING:
-        return False
-    # What a person wrote in the agent's place (a correction) answers as well as the agent's own step.
-    return is_policy_message(messages[index]) or messages[index].trainable is True
+    asked = index < len(messages) and messages[index - 1].role in _ASKING
+    return asked and is_policy_message(messages[index])

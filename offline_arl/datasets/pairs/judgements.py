@@ -20,7 +20,6 @@ from offline_arl.datasets.pairs.pair import Pair, Side, is_trained_step, message
 from offline_arl.trajectories.schema import (
     ContentPart,
     Message,
-    Producer,
     Score,
     TextPart,
     ToolCall,
@@ -141,7 +140,8 @@ def corrected_message(correction: str, logged: Message) -> Message | None:
     if not text and not calls:
         return None
     content: list[ContentPart] | None = [TextPart(text)] if text else None
-    return Message(role="assistant", content=content, tool_calls=calls, producer=Producer("human"), trainable=True)
+    # Of the producer of the step whose place it takes, because it is trained like one; the evidence has who wrote it.
+    return Message(role="assistant", content=content, tool_calls=calls, producer=logged.producer)
 
 
 def _answer_parts(value: Any, depth: int = 0) -> tuple[str, list[ToolCall]] | None:

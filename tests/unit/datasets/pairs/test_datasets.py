@@ -20,7 +20,7 @@ from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.errors import DataError, UsageError
 from offline_arl.rendering import Renderer
 from offline_arl.rewards.preferences import NATURAL_KINDS, PairsConfig, UnpairedConfig
-from offline_arl.trajectories.schema import Message, Trajectory
+from offline_arl.trajectories.schema import Message, Score, Trajectory
 
 _messages = msgspec.json.Decoder(list[Message])
 
@@ -161,6 +161,14 @@ def test_without_a_trajectory_it_is_the_dataset_that_was_built_without_it(
     assert not gone & set(rows_by_trajectory(tmp_path / "data")["trajectory_id"])
 
 
+def test_a_correction_is_trained_like_the_step_in_whose_place_it_stands(renderer: Renderer, tmp_path: Path) -> None:
+    edit = Score("edit", correction='{"content": "aha"}', scorer_kind="human")
+    (row,) = built([attempt("one", say("hm"), scores=(edit,))], renderer, tmp_path / "data")
+    spelled = [renderer.tokenizer.decode(token_ids[mask]) for token_ids, mask, _ in sides(row)]
+    assert (row.kind, spelled, row.margin) == ("correction", ["aha<|end|>", "hm<|end|>"], None)
+    assert json.loads(row.evidence)["chosen_is_written_by"] == "scorer"
+
+
 def test_the_wrong_kind_is_told(attempts: list[Trajectory], renderer: Renderer, tmp_path: Path) -> None:
     built(attempts, renderer, tmp_path / "pairs")
     with pytest.raises(UsageError, match="the dataset is of kind pairs, this needs unpaired"):
@@ -170,8 +178,6 @@ def test_the_wrong_kind_is_told(attempts: list[Trajectory], renderer: Renderer, 
 
 
 def test_labels_of_attempts_and_of_single_steps(renderer: Renderer, tmp_path: Path) -> None:
-    from offline_arl.trajectories.schema import Score
-
     down = Score("user-feedback", 0.0, scorer_kind="human", message_index=2)
     rated = attempt("rated", look("a"), result("found"), say("yes"), success=True, scores=(down,))
     build_unpaired([rated], renderer, tmp_path / "data", config=UnpairedConfig(), splits={"rated": "train"})
