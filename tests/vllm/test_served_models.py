@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from toys import serving
 from toys.lookup import TOOLS
 
 from offline_arl import optional
@@ -39,44 +33,20 @@ class Served(NamedTuple):
     name: str
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.fixture(scope="module")
 def served(lookup_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
     exported = export_model(lookup_policy, folder / "model", dtype="float32")
-    port = free_port()
+    port = serving.free_port()
     program, serve, model, *options = exported.command.split()
     assert (program, serve, model) == ("vllm", "serve", exported.output)
-    # The program `vllm` of the CPU wheel looks for a distribution of that name and ends; this is what it would start.
-    start = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
-    command = [*start, *options, "--port", str(port), "--enforce-eager"]
-    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **settings})
-        try:
-            wait_for(f"http://127.0.0.1:{port}/health", process, folder / "log")
-            yield Served(exported, f"http://127.0.0.1:{port}/v1", "model")
-        finally:
-            process.terminate()
-            process.wait(30)
-
-
-def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()[-2000:]
-        try:
-            with urllib.request.urlopen(url, timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    raise AssertionError(log.read_text()[-2000:])
+    process = serving.start(model, options, port=port, log=folder / "log")
+    try:
+        serving.wait_for(port, process, folder / "log")
+        yield Served(exported, f"http://127.0.0.1:{port}/v1", "model")
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 def test_the_folder_says_how_it_is_served(served: Served) -> None:

@@ -21,8 +21,11 @@ from offline_arl import optional
 from offline_arl.errors import DataError, GateError, UsageError
 from offline_arl.models.guided_policy import load_value_guidance, save_value_guided_policy
 from offline_arl.models.policy import load_model, logits_and_states
+from offline_arl.models.reranked_policy import RerankingConfig
 from offline_arl.models.token_heads import TokenValueHeads
 from offline_arl.models.value_guidance import GuidanceConfig, ValueGuidance
+from offline_arl.models.value_heads import HeadShape, ValueHeads
+from offline_arl.rollouts.reranking import RerankingSampler, StepScorer, candidate_seed
 from offline_arl.rollouts.sampler import SamplingConfig
 from offline_arl.rollouts.sync import FLOAT32_TOLERANCE, verify_sync
 from offline_arl.rollouts.transformers_sampler import TransformersSampler
@@ -191,6 +194,24 @@ def test_without_tilt_and_support_it_is_the_behavior_policy(guided: Guided, tmp_
     guided.sampler.load_weights([*model_weights(guided.model), *behavior.weights()])
     report = verify_sync(guided.sampler, guided.model, prompts(12), seed=0, max_tokens=16)
     assert report.max_abs_difference < FLOAT32_TOLERANCE
+
+
+def test_the_best_of_several_steps_of_vllm_is_taken(guided: Guided) -> None:
+    """Reranking on top: candidates by vLLM, from the guided distribution; scores by transformers."""
+    heads = ValueHeads(HeadShape(HIDDEN, 2 * HIDDEN, 16, 1), generator=torch.Generator().manual_seed(0)).eval()
+    scorer = StepScorer(guided.model, heads, layers=(-1,))
+    best = RerankingSampler(guided.sampler, scorer, RerankingConfig(5, (-1,)))
+    assert best.backend == "vllm"
+    completions = best.generate(prompts(6), SamplingConfig(0.0, max_tokens=6), seeds=range(6))
+    changed = 0
+    for seed, (prompt, completion) in enumerate(zip(prompts(6), completions, strict=True)):
+        proposed = guided.sampler.generate(
+            [prompt] * 5, SamplingConfig(max_tokens=6), seeds=[candidate_seed(seed, number) for number in range(5)]
+        )
+        scores = scorer.q_values([prompt] * 5, [one.token_ids for one in proposed])
+        assert completion.token_ids == proposed[int(scores.argmax())].token_ids
+        changed += completion.token_ids != proposed[0].token_ids
+    assert changed
 
 
 def test_an_architecture_that_vllm_does_not_have_is_a_usage_error() -> None:

@@ -10,10 +10,13 @@ import pytest
 from toys.lookup import LookupFamily
 
 from offline_arl import optional
+from offline_arl.datasets.return_conditioning import fit_conditioning
 from offline_arl.models.policy import load_policy
 from offline_arl.online.config import GateConfig, GrpoConfig
 from offline_arl.online.grpo import train_grpo
 from offline_arl.rendering import Renderer
+from offline_arl.rendering.return_conditioning import ConditioningConfig
+from offline_arl.rewards.components import RewardConfig
 from offline_arl.rollouts.backends import make_sampler
 from offline_arl.rollouts.collect import collect
 from offline_arl.rollouts.episode import Episode
@@ -62,6 +65,18 @@ def test_both_backends_play_the_same_greedy_episodes(desk: Desk) -> None:
     # Rounding may flip an argmax where two tokens tie; on these weights it hardly ever does.
     assert sum(same) >= 59
     assert [a.success for a in one] == [b.success for b in other]
+
+
+def test_both_backends_ask_for_the_same_returns(desk: Desk) -> None:
+    """The condition is in the tokens, so vLLM needs to know nothing of it."""
+    attempts = [episode.trajectory for episode in play(desk, desk.transformers, temperature=1.0)]
+    config = ConditioningConfig(form="number")
+    conditioning = fit_conditioning(attempts, rewards=RewardConfig(source="logged"), config=config)
+    asked = {"conditioning": conditioning, "target_returns": 0.5}
+    one, other = (play(desk, sampler, temperature=0.0, **asked) for sampler in (desk.vllm, desk.transformers))
+    same = [a.token_ids.tolist() == b.token_ids.tolist() for a, b in zip(one, other, strict=True)]
+    assert sum(same) >= 59
+    assert all("[return 0.50]" in desk.renderer.tokenizer.decode(episode.token_ids) for episode in one)
 
 
 def test_whole_episodes_have_the_trainers_logprobs(desk: Desk) -> None:
