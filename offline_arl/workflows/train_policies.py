@@ -17,6 +17,7 @@ from offline_arl.models.value_heads import load_heads
 from offline_arl.rendering import Renderer
 from offline_arl.trainers.config import WeightedBCConfig
 from offline_arl.trainers.extraction import advantages, awr_step_weights, weight_spread
+from offline_arl.trainers.return_weights import return_step_weights
 from offline_arl.trainers.run import RunFolders
 from offline_arl.trainers.value_record import load_value_record
 from offline_arl.trainers.weighted_bc import train_weighted_bc
@@ -51,16 +52,20 @@ def train_decision_transformer(config: TrainDecisionTransformer, context: StageC
 
     Raises:
         DataError: The dataset is damaged, holds no conditions, or was rendered for another tokenizer.
-        UsageError: The dataset is of another form.
+        UsageError: The dataset is of another form, or returns are to be balanced that have no classes.
     """
-    conditioning = conditioning_of(load_manifest(context.path(config.dataset, "dataset")))
+    folder = context.path(config.dataset, "dataset")
+    conditioning = conditioning_of(load_manifest(folder))
+    weights: StepWeights | None = None
+    if config.balance_returns:
+        weights = return_step_weights(SegmentDataset.load(folder), conditioning, balance=config.balance_returns)
     returns = conditioning.returns
     note = (
         f"returns of the training data: {returns.minimum:g} to {returns.maximum:g}, mean {returns.mean:.3g}, "
         f"written as {conditioning.conditioning.form}"
         + (f" in {conditioning.writer.levels} classes" if conditioning.edges else "")
     )
-    outputs = _clone(config, context, config.algorithm, step_weights=None, notes=(note,))
+    outputs = _clone(config, context, config.algorithm, step_weights=weights, notes=(note,))
     if context.first:
         conditioning.save(context.folder / outputs.artifacts["policy"])
     return outputs

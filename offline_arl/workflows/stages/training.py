@@ -37,6 +37,9 @@ class TrainDecisionTransformer(WeightedBCConfig, Stage):
 
     Needs a dataset of form return_conditioned. How returns are written is saved with the policy, which `evaluate` then
     asks for the best return of the training data, or for `target_returns`.
+
+    `balance_returns`: how far rare classes of returns are weighed up, from 0 (all steps alike, as in the paper) to 1
+    (each class has the same say).
     """
 
     kind: Literal["train"]
@@ -44,6 +47,7 @@ class TrainDecisionTransformer(WeightedBCConfig, Stage):
     dataset: Annotated[str, Ref("dataset")]
     policy: Annotated[str, Ref("policy")]
     dtype: Dtype = "float32"
+    balance_returns: float = Field(0.0, ge=0, le=1)
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
     shared: ClassVar[bool] = True
