@@ -109,10 +109,9 @@ class IQLLearner(ValueLearner):
     def losses(self, part: TransitionTable, rows: Int[Tensor, " B"]) -> dict[str, Tensor]:
         batch = part.select(rows)
         chosen = self.q_inputs(batch.state_rows, batch.state_rows)
-        # One pass of V over states and next states; the objectives stop the gradient of the latter.
-        both = self.v(torch.cat([batch.state_rows, batch.next_rows]))
-        values, next_values = both[: len(batch)], both[len(batch) :]
+        values = self.v(batch.state_rows)
         with torch.no_grad():
+            next_values = self.v(batch.next_rows)
             target_q = self.target(chosen).amin(dim=0)
         everywhere = torch.ones_like(batch.has_target)
         value_losses = expectile_loss(target_q, values, everywhere, expectile=self.config.expectile)
