@@ -13,6 +13,7 @@ import polars as pl
 from offline_arl import environments
 from offline_arl.datasets.return_conditioning import ReturnConditioning, load_conditioning
 from offline_arl.environments.protocol import EnvironmentFamily, Task
+from offline_arl.errors import UsageError
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.evaluation.policy import evaluate as measure
 from offline_arl.evaluation.policy import paired_difference
@@ -24,6 +25,7 @@ from offline_arl.rollouts.backends import make_sampler
 from offline_arl.rollouts.collect import collect
 from offline_arl.rollouts.episode import Episode
 from offline_arl.rollouts.sampler import Sampler
+from offline_arl.rollouts.server_sampler import ServerSampler
 from offline_arl.rollouts.weights import model_weights
 from offline_arl.trajectories.store import Store, open_store
 from offline_arl.workflows.context import StageContext, StageOutputs
@@ -119,6 +121,10 @@ class _Players:
             return _Player(self._sampler, renderer, load_conditioning(path))
         self.close()
         self._key = key
+        if self._config.servers:
+            self._sampler = self._on_servers(path, own, renderer)
+            self._sampler.load_weights(model_weights(model))
+            return _Player(self._sampler, renderer, load_conditioning(path))
         self._sampler = make_sampler(
             path,
             stop_token_ids=renderer.stop_token_ids,
@@ -127,6 +133,19 @@ class _Players:
             dtype=self._config.dtype,
         )
         return _Player(self._sampler, renderer, load_conditioning(path))
+
+    def _on_servers(self, path: Path, values: Path | None, renderer: Renderer) -> Sampler:
+        if values is not None:
+            raise UsageError(
+                f"{path}: is steered by values, which weights that are loaded into servers do not carry; evaluate it "
+                "without servers"
+            )
+        return ServerSampler(
+            self._config.servers,
+            model=self._config.served_model,
+            stop_token_ids=renderer.stop_token_ids,
+            max_model_len=self._config.max_total_tokens,
+        )
 
     def close(self) -> None:
         """Free the engine."""
@@ -156,6 +175,7 @@ def _play(
         policy=f"{policy}-{'greedy' if temperature == 0 else 'sampled'}",
         conditioning=player.conditioning,
         target_returns=None if target is None else target.per_task,
+        schedule=config.schedule,
     )
 
 

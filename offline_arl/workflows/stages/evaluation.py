@@ -23,6 +23,10 @@ class Evaluate(Stage):
     `target_returns`: what return-conditioned policies are asked for: a number; "best", the best return of their
     training data; "task", what the environment says for each task. Of several, the first gives the policy's figures
     and all numbers together its calibration curve (`achieved_return/dt/0.5`).
+
+    `schedule`: "continuous" where tools are slow (`rollouts.collect`). `servers`: URLs of vLLM servers that run a
+    policy of the same architecture under the name `served_model` (`rollouts.server_sampler`); each policy's weights are
+    loaded into them.
     """
 
     kind: Literal["evaluate"]
@@ -37,6 +41,9 @@ class Evaluate(Stage):
     max_tokens_per_step: int = Field(64, ge=1)
     max_total_tokens: int = Field(1024, ge=16)  # of an episode
     dtype: Dtype = "float32"
+    schedule: Literal["lockstep", "continuous"] = "lockstep"
+    servers: tuple[str, ...] = ()
+    served_model: str = "policy"
     target_returns: tuple[TargetReturn, ...] | TargetReturn = "best"
 
     @property
