@@ -17,11 +17,13 @@ pytest.importorskip("torch", reason="needs the extra train")
 from offline_arl.cli.entry import run
 from offline_arl.datasets.pairs import PairDataset, UnpairedDataset
 from offline_arl.errors import DataError, UsageError
+from offline_arl.models.feature_cache import load_features
+from offline_arl.models.value_heads import load_heads
 from offline_arl.rewards.preferences import PairsConfig
 from offline_arl.trajectories.schema import Feedback, Score, Trajectory
 from offline_arl.trajectories.splits import assign_splits
 from offline_arl.trajectories.store import Store
-from offline_arl.workflows.single import build_from_store
+from offline_arl.workflows.single import build_from_store, run_stage
 from offline_arl.workflows.store_families import judgements_by_trajectory, store_families
 
 PREFERENCE = {"direction": "higher_is_better", "comparison_id": "c"}
@@ -133,6 +135,42 @@ def test_what_is_too_long_names_the_setting(store: Store, tmp_path: Path) -> Non
 def test_pairs_of_a_critic_need_its_heads(store: Store, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="pairs of kind 'value' need value heads"):
         build_from_store(store.path, tmp_path / "pairs", form="pairs", overrides=["pair_kinds=[value]"])
+
+
+def test_negatives_are_made_on_request_and_told(store: Store, tmp_path: Path) -> None:
+    outputs = build_from_store(store.path, tmp_path / "pairs", form="pairs", overrides=["pair_kinds=[negative]"])
+    dataset = PairDataset.load(tmp_path / "pairs/dataset")
+    assert set(dataset.column("kind")) == {"negative"}
+    assert set(dataset.column("chosen_trajectory_id")) == {"a1", "b2"}  # the successful attempts
+    assert dataset.column("margin") == dataset.column("weight")
+    assert any(note.startswith("negatives: ") and "pairs that teach to call weigh" in note for note in outputs.notes)
+
+
+def test_a_critic_tells_steps_in_states_that_outcomes_do_not(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "store")
+    with store.writer() as writer:
+        for number in range(6):
+            writer.add(attempt(f"t{number}", look("x"), result("a"), say(f"yes {number}"), success=True))
+    build_from_store(store.path, tmp_path / "data", form="transitions")
+    inputs = {"dataset": tmp_path / "data", "policy": tmp_path / "data"}
+    raw = {"kind": "train", "algorithm": "iql_values"}
+    run_stage(raw, inputs, tmp_path / "values", name="values", overrides=["steps=5", "holdout_fraction=0"])
+    heads, features = load_heads(tmp_path / "values/values"), load_features(tmp_path / "values/values/features")
+    row_of = features.row_of()
+    built = build_from_store(
+        store.path, tmp_path / "valued", form="pairs", model=str(tmp_path / "data/policy"), values=tmp_path / "values",
+        overrides=["value_margin=1e-9", "pair_kinds=[value]"],
+    )  # fmt: skip
+    dataset = PairDataset.load(tmp_path / "valued/dataset")
+    assert built.metrics["pairs/value"].estimate == len(dataset) == 15  # of six different answers in one state
+    for row in dataset:
+        sides = (row.chosen_trajectory_id, row.chosen_score), (row.rejected_trajectory_id, row.rejected_score)
+        for name, score in sides:
+            at = row_of[name, 1]
+            q = heads.q(features.states[at : at + 1], features.actions[at : at + 1]).amin().item()
+            assert score == pytest.approx(q, abs=1e-6)
+        assert row.margin is not None
+        assert row.margin > 0
 
 
 @pytest.fixture

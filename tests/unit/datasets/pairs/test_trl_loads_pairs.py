@@ -14,6 +14,7 @@ from offline_arl.datasets.pairs.build import build_pairs, build_unpaired
 from offline_arl.datasets.pairs.mining import families_of
 from offline_arl.errors import DataError, UsageError
 from offline_arl.logs.reading import read_logs
+from offline_arl.models.policy import save_policy
 from offline_arl.models.tiny import build_tiny_policy
 from offline_arl.rendering import Renderer
 from offline_arl.rewards.preferences import PairsConfig, UnpairedConfig
@@ -44,6 +45,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory, attempts: list[Trajectory
     for name in ("pairs", "labels"):
         for ending in ("jsonl", "parquet"):
             export_dataset(folder / name, folder / f"{name}.{ending}", format="trl")
+    policy = build_tiny_policy(renderer.tokenizer, seed=0, tie_embeddings=True)
+    save_policy(policy, renderer.tokenizer, folder / "policy")
     return folder
 
 
@@ -75,12 +78,11 @@ def arguments(folder: Path, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 def test_trls_dpo_trainer_takes_pairs(exported: Path, ending: str, renderer: Renderer, tmp_path: Path) -> None:
     rows = load(exported / f"pairs.{ending}", tmp_path)
     trainer = trl.DPOTrainer(
-        build_tiny_policy(renderer.tokenizer, seed=0, tie_embeddings=True),
+        str(exported / "policy"),
         args=trl.DPOConfig(**arguments(tmp_path)),
         train_dataset=rows,
         processing_class=renderer.tokenizer,
@@ -89,11 +91,10 @@ def test_trls_dpo_trainer_takes_pairs(exported: Path, ending: str, renderer: Ren
     assert trainer.train().training_loss == pytest.approx(0.6931, abs=1e-3)  # the policy is its own reference
 
 
-@pytest.mark.slow
 def test_trls_kto_trainer_takes_labels(exported: Path, renderer: Renderer, tmp_path: Path) -> None:
     rows = load(exported / "labels.parquet", tmp_path)
     trainer = trl.KTOTrainer(
-        build_tiny_policy(renderer.tokenizer, seed=0, tie_embeddings=True),
+        str(exported / "policy"),
         args=trl.KTOConfig(**arguments(tmp_path)),
         train_dataset=rows,
         processing_class=renderer.tokenizer,
