@@ -33,6 +33,8 @@ _logger = logging.getLogger(__name__)
 
 ResumeFrom = str | Path | Literal["latest"] | None
 
+_SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM")  # what accelerate launch may ask for by environment variable
+
 # What changes nothing about the weights that a run ends with.
 _OF_NO_CONSEQUENCE = {"save_steps", "logging_steps", "progress", "report_to", "project"}
 
@@ -211,6 +213,12 @@ def _arguments(
         use_cpu=not torch.accelerator.is_available(),  # said aloud: only then do processes on a CPU find one another
         seed=seed,
     )
+    sharded = [name for name in _SHARDED if os.environ.get(f"ACCELERATE_USE_{name}", "").lower() in ("true", "1")]
+    if sharded:
+        raise UsageError(
+            f"{sharded[0]} shards the weights over processes, which training here does not support; choose multi-GPU "
+            "in accelerate's configuration, or start with --processes"
+        )
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != arguments.world_size:
         raise UsageError(
