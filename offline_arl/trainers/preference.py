@@ -107,6 +107,7 @@ def train_preferences(
         "model": model if reference_model is None else reference_model,
         "pad_token_id": pad,
         "tokens_per_batch": config.tokens_per_batch,
+        "precision": config.precision,
         "folder": None if reference_folder is None else Path(reference_folder),
     }
     batches, make = _prepared(rows, config, reference, seed)

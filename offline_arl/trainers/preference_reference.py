@@ -78,7 +78,13 @@ class ReferenceLogprobs:
 
 
 def pair_reference(
-    model: Any, rows: Sequence[PairLike], *, pad_token_id: int, tokens_per_batch: int, folder: Path | None
+    model: Any,
+    rows: Sequence[PairLike],
+    *,
+    pad_token_id: int,
+    tokens_per_batch: int,
+    folder: Path | None,
+    precision: str = "float32",
 ) -> ReferenceLogprobs:
     """Of both sides of every pair: sequence 2 i is the chosen side of row i, 2 i + 1 the rejected one.
 
@@ -88,6 +94,7 @@ def pair_reference(
         pad_token_id: For padding.
         tokens_per_batch: About this many tokens a forward pass.
         folder: Where the sidecar lies, or will; None keeps the values in memory alone.
+        precision: Of the computation, that of training, so that policy and reference agree at the start.
     """
 
     def batches() -> Iterator[tuple[list[int], SequenceBatch]]:
@@ -96,7 +103,7 @@ def pair_reference(
             yield [2 * index for index in members] + [2 * index + 1 for index in members], batch
 
     sides = [side for row in rows for side in pair_sides(row)]
-    return _cached(model, sides, batches, folder)
+    return _cached(model, sides, batches, folder, precision)
 
 
 def answer_reference(
@@ -107,6 +114,7 @@ def answer_reference(
     pad_token_id: int,
     tokens_per_batch: int,
     folder: Path | None,
+    precision: str = "float32",
 ) -> ReferenceLogprobs:
     """Of every labeled answer (sequence i) and of its mismatched counterpart (sequence `len(rows)` + i).
 
@@ -117,6 +125,7 @@ def answer_reference(
         pad_token_id: For padding.
         tokens_per_batch: About this many tokens a forward pass.
         folder: As in `pair_reference`.
+        precision: As there.
     """
     sides = [answer_side(row) for row in rows]
     sides += [mismatched_side(row, rows[partner]) for row, partner in zip(rows, partners, strict=True)]
@@ -126,12 +135,12 @@ def answer_reference(
         for members in length_sorted_batches(lengths, max_tokens=tokens_per_batch):
             yield members, collate_sides([sides[index] for index in members], pad_token_id=pad_token_id)
 
-    return _cached(model, sides, batches, folder)
+    return _cached(model, sides, batches, folder, precision)
 
 
-def reference_key(model: Any, sides: Sequence[Side]) -> str:
+def reference_key(model: Any, sides: Sequence[Side], precision: str) -> str:
     """SHA-256 of all that reference values depend on."""
-    digest = hashlib.sha256(f"{FORMAT}:{policy_fingerprint(model)}:{len(sides)}".encode())
+    digest = hashlib.sha256(f"{FORMAT}:{policy_fingerprint(model)}:{precision}:{len(sides)}".encode())
     for side in sides:
         digest.update(len(side).to_bytes(8, "little"))
         digest.update(np.ascontiguousarray(side.token_ids, dtype=np.int32).tobytes())
@@ -140,35 +149,33 @@ def reference_key(model: Any, sides: Sequence[Side]) -> str:
 
 
 def _cached(
-    model: Any,
-    sides: Sequence[Side],
-    batches: Batches,
-    folder: Path | None,
+    model: Any, sides: Sequence[Side], batches: Batches, folder: Path | None, precision: str
 ) -> ReferenceLogprobs:
     """The values from the sidecar where it is there, computed and written where it is not."""
     counts = [int(side.action_mask[1:].sum()) for side in sides]
     offsets = torch.tensor([0, *np.cumsum(counts)])
     if folder is None:
-        return ReferenceLogprobs(_compute(model, counts, offsets, batches), offsets)
+        return ReferenceLogprobs(_compute(model, counts, offsets, batches, precision), offsets)
     from accelerate import PartialState
 
     with PartialState().main_process_first():  # the other processes find what it has written
-        key = reference_key(model, sides)
+        key = reference_key(model, sides, precision)
         path = folder / f"reference-{key[:24]}.safetensors"
         logprobs = _read(path, key)
         if logprobs is None:
-            logprobs = _compute(model, counts, offsets, batches)
+            logprobs = _compute(model, counts, offsets, batches, precision)
             _write(path, key, logprobs, offsets)
         else:
             _logger.info("reference log-probabilities of %d sequences are taken from %s", len(sides), path)
     return ReferenceLogprobs(logprobs, offsets)
 
 
-def _compute(model: Any, counts: Sequence[int], offsets: Tensor, batches: Batches) -> Tensor:
+def _compute(model: Any, counts: Sequence[int], offsets: Tensor, batches: Batches, precision: str) -> Tensor:
     values = torch.zeros(int(offsets[-1]))
     was_training = model.training
     model.eval()
-    with torch.inference_mode():
+    half = torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
+    with torch.inference_mode(), half:
         for members, batch in batches():
             logprobs = batch_logprobs(model, batch.to(model.device), share_prefix=True).float().cpu()
             pieces = torch.split(logprobs[scored_mask(batch.action_mask)], [counts[index] for index in members])

@@ -157,6 +157,18 @@ def test_at_the_start_policy_and_reference_agree(pairs: PairDataset, answers: Un
     assert record.metrics["reference_point"] == pytest.approx(0, abs=1e-5)
 
 
+def test_in_bfloat16_policy_and_reference_agree_at_the_start_too(pairs: PairDataset, tmp_path: Path) -> None:
+    """A reference in another precision would differ from the policy by rounding, on every answer."""
+    config = CONFIGS["dpo"].model_copy(update={"precision": "bfloat16", "share_prefix": False})
+    record = train(toy_model(), pairs, config, tmp_path / "a")
+    assert record.metrics["kl_to_reference"] < 1e-6
+    other = pair_reference(toy_model(), list(pairs), pad_token_id=0, tokens_per_batch=300, folder=None)
+    half = pair_reference(
+        toy_model(), list(pairs), pad_token_id=0, tokens_per_batch=300, folder=None, precision="bfloat16"
+    )
+    assert (other.logprobs - half.logprobs).square().mean() > 1e-5
+
+
 def after_one_update(name: str, dataset: Any, folder: Path, **changes: Any) -> tuple[dict[str, torch.Tensor], float]:
     """float64, so that Adam's division by the gradient's own size does not blow up rounding."""
     model, reference = toy_model(dtype=torch.float64), toy_model(seed=1, dtype=torch.float64)
