@@ -123,8 +123,8 @@ def _write(
         for row in rows:
             try:
                 record = format.record(row)
-            except NoRecordError as reason:
-                skipped[str(reason)] += 1
+            except NoRecordError as error:
+                skipped[str(error)] += 1
                 continue
             sink.write(record, "")
             written += 1
