@@ -3,7 +3,8 @@
 A state is what the policy has read, so two steps are in the same state where the tokens before their actions are the
 same, whichever attempt or task they belong to. Then the feature of the other's action is exactly the feature that
 this step would have had with that action. Actions logged in other states are no candidates: their features tell of
-another conversation.
+another conversation. What the logs lack can be added: alternatives that a policy proposed in a state, with features
+of their own (`workflows.alternatives`).
 """
 
 from __future__ import annotations
@@ -32,19 +33,22 @@ class StateActions:
     actions: Int[Tensor, " N"]  # -1 where there is no action
 
     @classmethod
-    def of(cls, features: StepFeatures, dataset: SegmentDataset) -> StateActions:
-        """Compare tokens. Every token is hashed once."""
-        row_of = features.row_of()
+    def of(cls, *tables: tuple[StepFeatures, SegmentDataset]) -> StateActions:
+        """Compare tokens; every token is hashed once. Rows of several tables are numbered through."""
         numbers: dict[bytes, int] = {}
-        states = torch.full((len(features),), -1)
-        actions = torch.full((len(features),), -1)
-        for row in dataset:
-            for step, state, action in _digests(row):
-                at = row_of.get((row.trajectory_id, step))
-                if at is not None:
-                    states[at] = numbers.setdefault(state, len(numbers))
-                    if action is not None:
-                        actions[at] = numbers.setdefault(action, len(numbers))
+        total = sum(len(features) for features, _ in tables)
+        states, actions = torch.full((total,), -1), torch.full((total,), -1)
+        offset = 0
+        for features, dataset in tables:
+            row_of = features.row_of()
+            for row in dataset:
+                for step, state, action in _digests(row):
+                    at = row_of.get((row.trajectory_id, step))
+                    if at is not None:
+                        states[offset + at] = numbers.setdefault(state, len(numbers))
+                        if action is not None:
+                            actions[offset + at] = numbers.setdefault(action, len(numbers))
+            offset += len(features)
         return cls(states, actions)
 
 
@@ -76,7 +80,7 @@ def _digests(row: SegmentRow) -> Iterator[tuple[int, bytes, bytes | None]]:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """For each state the rows of a feature table that hold its different actions, the most frequent first."""
+    """For each state the rows that hold its different actions: logged ones first, the most frequent before others."""
 
     group_of: Int[Tensor, " N"]  # row of the feature table -> group
     rows: Int[Tensor, "G A"]
@@ -84,23 +88,32 @@ class Candidates:
     place_of: Int[Tensor, " N"]  # row -> place of its own action in its group; A: not there, -1: it has no action
 
     @classmethod
-    def of(cls, names: StateActions, rows: Int[Tensor, " R"], *, max_candidates: int) -> Candidates:
+    def of(
+        cls,
+        names: StateActions,
+        rows: Int[Tensor, " R"],
+        *,
+        max_candidates: int,
+        proposed: Int[Tensor, " P"] | None = None,
+    ) -> Candidates:
         """Group the actions of some rows by state; other rows propose nothing, but are in a state that has candidates.
 
         Args:
-            names: Of all rows of the feature table.
+            names: Of all rows.
             rows: Whose actions are candidates: those of the training data.
-            max_candidates: Of a state, at least 1; the most frequent actions are kept.
+            max_candidates: Of a state, at least 1; the first are kept.
+            proposed: Rows of actions that were never logged; they come after all that were.
         """
         _, group_of = torch.unique(names.states, return_inverse=True)
         n_groups = int(group_of.max()) + 1 if len(group_of) else 0
         counts: Counter[tuple[int, int]] = Counter()
         example: dict[tuple[int, int], int] = {}
-        for row in rows.tolist():
-            key = int(group_of[row]), int(names.actions[row])
-            if key[1] >= 0:
-                counts[key] += 1
-                example.setdefault(key, row)
+        for weight, some in ((1, rows), (0, proposed)):
+            for row in () if some is None else some.tolist():
+                key = int(group_of[row]), int(names.actions[row])
+                if key[1] >= 0:
+                    counts[key] += weight
+                    example.setdefault(key, row)
         listed: list[list[int]] = [[] for _ in range(n_groups)]
         places: dict[tuple[int, int], int] = {}
         for key, _ in counts.most_common():

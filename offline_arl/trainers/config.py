@@ -78,7 +78,8 @@ class IQLConfig(ValueConfig):
 
 
 class CQLConfig(ValueConfig):
-    """Conservative Q-learning over candidate actions: all that the logs did in the very same state.
+    """Conservative Q-learning over candidate actions: all that the logs did in the very same state, and what a policy
+    proposed there where such proposals are given.
 
     The critics' targets are double Q-learning over the candidates of the next state. `conservative_weight` pulls the
     critics of candidates other than the logged action down; 0 leaves Q-learning on the support of the data.
@@ -92,7 +93,7 @@ class CQLConfig(ValueConfig):
     conservative_weight: NonNegativeFloat = 0.1
     conservative_temperature: PositiveFloat = 1.0
     calibrated: bool = False
-    max_candidates: int = Field(default=16, ge=2)  # of a state; the most frequent actions are kept
+    max_candidates: int = Field(default=16, ge=2)  # of a state; the most frequent logged actions go first
 
 
 class BehaviorValuesConfig(ValueConfig):

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 
 from offline_arl.datasets.segments import SegmentDataset
-from offline_arl.errors import DataError
+from offline_arl.errors import DataError, UsageError
 from offline_arl.models.features import StepFeatures
 from offline_arl.models.value_heads import HeadShape, ValueHeads
-from offline_arl.trainers.candidates import StateActions
+from offline_arl.trainers.candidates import Candidates, StateActions
 from offline_arl.trainers.checkpoint import require_finite
 from offline_arl.trainers.config import BehaviorValuesConfig, CQLConfig, IQLConfig, ValueConfig
 from offline_arl.trainers.transitions import TransitionTable, held_out_trajectories, join_transitions
@@ -36,6 +36,7 @@ def fit_values(
     *,
     generator: torch.Generator,
     held_out: frozenset[str] | None = None,
+    proposed: tuple[StepFeatures, SegmentDataset] | None = None,
     report: Report | None = None,
 ) -> ValueResult:
     """Fit twin critics and a value function to logged transitions, by the algorithm of the configuration's class.
@@ -46,6 +47,8 @@ def fit_values(
         config: Hyperparameters.
         generator: Of initial weights, batches and the held-out tasks.
         held_out: Trajectories that are not trained on; None draws a `holdout_fraction` of the tasks.
+        proposed: Actions that a policy proposed in states of the dataset, as a dataset with one row an action and the
+            features of that; candidates of conservative Q-learning beside the logged actions.
         report: Called with (update, losses) every `log_every` updates.
 
     Returns:
@@ -54,8 +57,10 @@ def fit_values(
 
     Raises:
         DataError: A step has no features, a reward is not a number, every task was held out, or training diverged.
-        UsageError: The dataset is of another kind.
+        UsageError: The dataset is of another kind, or proposals were given to another algorithm.
     """
+    if proposed is not None and not isinstance(config, CQLConfig):
+        raise UsageError("only conservative Q-learning reads proposed actions; leave them out")
     table = join_transitions(features, transitions, truncation=config.truncation, discount=config.discount)
     if held_out is None:
         held_out = held_out_trajectories(transitions, config.holdout_fraction, generator=generator)
@@ -64,7 +69,7 @@ def fit_values(
     validation = table.select(torch.nonzero(is_held_out).flatten())
     if len(training) == 0:
         raise DataError("every task is held out: lower holdout_fraction or add tasks")
-    learner = _learner(config, features, transitions, training, generator)
+    learner = _learner(config, features, transitions, training, proposed, generator)
     _fit(learner, training, config, generator=generator, report=report)
     final = learner.final_heads()
     require_finite(final)
@@ -82,6 +87,7 @@ def _learner(
     features: StepFeatures,
     transitions: SegmentDataset,
     training: TransitionTable,
+    proposed: tuple[StepFeatures, SegmentDataset] | None,
     generator: torch.Generator,
 ) -> ValueLearner:
     shape = HeadShape(
@@ -96,7 +102,14 @@ def _learner(
     if isinstance(config, IQLConfig):
         return IQLLearner(heads, features, config)
     if isinstance(config, CQLConfig):
-        return CQLLearner(heads, features, config, StateActions.of(features, transitions), training.state_rows)
+        tables = [(features, transitions), *([] if proposed is None else [proposed])]
+        candidates = Candidates.of(
+            StateActions.of(*tables),
+            training.state_rows,
+            max_candidates=config.max_candidates,
+            proposed=None if proposed is None else len(features) + torch.arange(len(proposed[0])),
+        )
+        return CQLLearner(heads, features, config, candidates, None if proposed is None else proposed[0])
     return BehaviorLearner(heads, features, config)
 
 

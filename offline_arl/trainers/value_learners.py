@@ -28,7 +28,7 @@ from offline_arl.objectives import (
     masked_mean,
     td_loss,
 )
-from offline_arl.trainers.candidates import Candidates, StateActions
+from offline_arl.trainers.candidates import Candidates
 from offline_arl.trainers.config import BehaviorValuesConfig, CQLConfig, IQLConfig, ValueConfig
 from offline_arl.trainers.transitions import Attempts, TransitionTable
 
@@ -128,15 +128,28 @@ class IQLLearner(ValueLearner):
 
 
 class CQLLearner(ValueLearner):
-    """Double Q-learning over the logged actions of a state, and a penalty on those that this attempt did not take."""
+    """Double Q-learning over the candidate actions of a state, and a penalty on those that this attempt did not take.
+
+    Args:
+        heads: To train, in place.
+        features: Of all steps.
+        config: Hyperparameters.
+        candidates: Of all rows; rows from `len(features)` on are rows of `proposed`.
+        proposed: Features of actions that a policy proposed and nobody logged.
+    """
 
     def __init__(
-        self, heads: ValueHeads, features: StepFeatures, config: CQLConfig, names: StateActions, rows: Tensor
+        self,
+        heads: ValueHeads,
+        features: StepFeatures,
+        config: CQLConfig,
+        candidates: Candidates,
+        proposed: StepFeatures | None = None,
     ) -> None:
-        """Take the actions of `rows`, those of the training transitions, as candidates."""
         super().__init__(heads, features, config)
         self.config = config
-        self.candidates = Candidates.of(names, rows, max_candidates=config.max_candidates)
+        self.candidates = candidates
+        self._proposed = proposed
 
     def losses(self, part: TransitionTable, rows: Int[Tensor, " B"]) -> dict[str, Tensor]:
         batch = part.select(rows)
@@ -153,7 +166,9 @@ class CQLLearner(ValueLearner):
         )  # fmt: skip
         soft = q_values
         if self.config.calibrated:
-            soft = calibrated_q_values(q_values, batch.logged_returns, exists & ~is_own)
+            # Without proposals the learned policy is one over the logged actions, and all others are its own.
+            of_policy = ~is_own if self._proposed is None else candidates >= len(self.features)
+            soft = calibrated_q_values(q_values, batch.logged_returns, exists & of_policy)
         pushes = candidate_conservative_loss(
             soft, exists, logged, everywhere, temperature=self.config.conservative_temperature
         )
@@ -183,9 +198,19 @@ class CQLLearner(ValueLearner):
         """Q of each candidate that exists; 0 for the others, which are not computed."""
         state, place = exists.nonzero(as_tuple=True)
         critics = self.target if target else self.heads.critics
-        found = critics(self.q_inputs(state_rows[state], rows[state, place]))
+        states, actions = self.features.states[state_rows[state]], self._actions(rows[state, place])
+        found = critics(self.heads.q_inputs(states, actions))
         spread: Tensor = found.new_zeros(len(found), *exists.shape)
         return spread.index_put((torch.arange(len(found)).unsqueeze(1), state, place), found)
+
+    def _actions(self, rows: Int[Tensor, " R"]) -> Float[Tensor, "R A"]:
+        if self._proposed is None:
+            return self.features.actions[rows]
+        logged = rows < len(self.features)
+        actions = torch.empty(len(rows), self.features.actions.shape[1], dtype=self.features.actions.dtype)
+        actions[logged] = self.features.actions[rows[logged]]
+        actions[~logged] = self._proposed.actions[rows[~logged] - len(self.features)]
+        return actions
 
 
 class BehaviorLearner(ValueLearner):

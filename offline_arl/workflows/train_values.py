@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from offline_arl.datasets.segments import SegmentDataset
@@ -9,11 +11,14 @@ from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.features import StepFeatures
 from offline_arl.models.policy import policy_fingerprint
 from offline_arl.models.value_heads import ValueHeads
+from offline_arl.rendering import Renderer
+from offline_arl.rollouts.backends import make_sampler
 from offline_arl.trainers.config import BehaviorValuesConfig, CQLConfig, IQLConfig
 from offline_arl.trainers.step_features import compute_features
 from offline_arl.trainers.value import ValueResult, fit_values
 from offline_arl.trainers.value_quality import value_quality
 from offline_arl.trainers.value_record import ValueRecord, save_values
+from offline_arl.workflows.alternatives import propose_alternatives
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import TrainCQLValues, TrainIQLValues, TrainValues, part_of
 from offline_arl.workflows.train_policies import dataset_and_policy
@@ -31,11 +36,15 @@ def train_values(config: TrainValues, context: StageContext) -> StageOutputs:
     context.progress("hidden states", 0, None)
     features = compute_features(model, tokenizer, dataset, folder / "features", config=config.features)
     settings = fitting_part(config)
+    proposed = None
+    if isinstance(config, TrainCQLValues) and config.alternatives:
+        proposed = _propose(config, context, dataset, model, tokenizer)
     result = fit_values(
         features,
         dataset,
         settings,
         generator=torch.Generator().manual_seed(context.integer_seed()),
+        proposed=proposed,
         report=lambda update, _: context.progress("value updates", update, settings.steps),
     )
     metrics = _value_quality(context, dataset, features, result.held_out, result.heads)
@@ -68,12 +77,39 @@ def fitting_part(config: TrainValues) -> IQLConfig | CQLConfig | BehaviorValuesC
     return part_of(config, BehaviorValuesConfig)
 
 
+def _propose(
+    config: TrainCQLValues, context: StageContext, dataset: SegmentDataset, model: Any, tokenizer: Any
+) -> tuple[StepFeatures, SegmentDataset]:
+    """Sample alternatives and read their hidden states; what was sampled stays in the stage's folder."""
+    context.progress("alternatives", 0, None)
+    sampler = make_sampler(
+        context.path(config.policy, "policy"),
+        stop_token_ids=Renderer(tokenizer).stop_token_ids,
+        backend=config.backend,
+        max_model_len=config.max_total_tokens,
+        dtype=config.dtype,
+    )
+    try:
+        made = propose_alternatives(
+            dataset,
+            sampler,
+            context.folder / "alternatives",
+            per_state=config.alternatives,
+            max_tokens=config.max_tokens_per_step,
+            seed=context.integer_seed("alternatives"),
+        )
+    finally:
+        sampler.close()
+    cache = context.folder / "values" / "features_of_alternatives"
+    return compute_features(model, tokenizer, made, cache, config=config.features), made
+
+
 def _notes(result: ValueResult) -> list[str]:
     diagnostics = result.diagnostics
     fitted = f"{diagnostics['transitions']:.0f} transitions, {diagnostics['updates']:.0f} updates"
     if "states_with_alternatives" in diagnostics:
         share = 100 * diagnostics["states_with_alternatives"]
-        fitted += f"; {share:.1f} % of the states have more than one logged action"
+        fitted += f"; {share:.1f} % of the states have more than one candidate action"
     losses = ", ".join(
         f"{name.replace('_', ' ')} {diagnostics[f'held_out/{name}']:.4f}"
         for name in ("q_loss", "value_loss", "conservative_loss", "mean_q", "mean_v")

@@ -6,11 +6,13 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="needs the extra train")
 
 from offline_arl import environments
+from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.errors import UsageError
 from offline_arl.models.feature_cache import load_features
 from offline_arl.models.value_heads import load_heads
@@ -85,6 +87,34 @@ def test_values_become_a_policy(
     assert 1 <= effective.estimate <= steps
     assert 0 <= extracted.metrics[f"clipped_share/{policy}"].estimate <= 1
     assert any("equal steps" in note for note in extracted.notes)
+
+
+def test_alternatives_of_a_policy_become_candidates(folders: Path, tmp_path: Path) -> None:
+    """A policy without any training hardly ever ends a message, so it is cloned a little first."""
+    _train(folders, "bc", tmp_path / "bc", {"epochs": 4, "learning_rate": 0.005, "tokens_per_batch": 1024})
+    settings = {"steps": 20, "alternatives": 2, "backend": "transformers", "max_tokens_per_step": 48}
+    data = folders / "transitions"
+    outputs = run_stage(
+        {"kind": "train", "algorithm": "cql_values"},
+        {"dataset": data, "policy": tmp_path / "bc"},
+        tmp_path / "values",
+        name="cql_values",
+        overrides=[f"{key}={json.dumps(value)}" for key, value in settings.items()],
+    )
+    made = SegmentDataset.load(tmp_path / "values" / "alternatives")
+    logged = SegmentDataset.load(data / "dataset")
+    prompts = {
+        row.token_ids[: np.flatnonzero(row.step_index == step)[0]].tobytes() for row in logged for step in row.steps
+    }
+    for row in made:
+        first, last = np.flatnonzero(row.action_mask)[[0, -1]]
+        assert row.token_ids[:first].tobytes() in prompts
+        assert last == len(row) - 1
+        assert len(row) - first <= 48
+    assert len(load_features(tmp_path / "values" / "values" / "features_of_alternatives")) == len(made)
+    (share,) = [note for note in outputs.notes if "more than one candidate action" in note]
+    without = _train(folders, "cql_values", tmp_path / "without", {"steps": 2}).notes[0]
+    assert float(share.split("; ")[1].split(" %")[0]) > float(without.split("; ")[1].split(" %")[0])
 
 
 def test_values_of_another_algorithm_are_refused(folders: Path, tmp_path: Path) -> None:

@@ -72,9 +72,16 @@ class TrainIQLValues(IQLConfig, ValueStage):
 
 
 class TrainCQLValues(CQLConfig, ValueStage):
-    """Twin Q and V heads by step-level conservative Q-learning over the logged actions of a state (or Cal-QL)."""
+    """Twin Q and V heads by step-level conservative Q-learning over the logged actions of a state (or Cal-QL).
+
+    `alternatives`: so many actions are sampled from `policy` in each state and added to the candidates.
+    """
 
     algorithm: Literal["cql_values"]
+    alternatives: int = Field(0, ge=0)
+    max_tokens_per_step: int = Field(64, ge=1)  # of an alternative
+    max_total_tokens: int = Field(1024, ge=16)  # of a state and an alternative; longer states get none
+    backend: Literal["auto", "vllm", "transformers"] = "auto"
 
 
 class TrainBehaviorValues(BehaviorValuesConfig, ValueStage):

@@ -33,7 +33,7 @@ def _row(name: str) -> SegmentRow:
 def _names(tmp_path: Path, rows: list[SegmentRow]) -> tuple[StateActions, dict[tuple[str, int], int]]:
     features = features_of(rows)
     dataset = toy_dataset(tmp_path / "data", rows, kind="transitions")
-    return StateActions.of(features, dataset), features.row_of()
+    return StateActions.of((features, dataset)), features.row_of()
 
 
 def test_equal_tokens_make_equal_states_and_actions(tmp_path: Path) -> None:
@@ -100,3 +100,26 @@ def test_rows_that_are_held_out_propose_nothing_but_have_their_own_action(tmp_pa
     assert rows[1][exists[1]].tolist() == [at["a", 0], at["b", 0]]  # of a list that is full it takes the last place
     assert rows[2][exists[2]].tolist() == [at["b", 1]]
     assert rows[own].tolist() == [at["a", 0], at["b", 0], at["b", 1]]
+
+
+def test_proposed_actions_come_after_all_that_were_logged(tmp_path: Path) -> None:
+    """Proposed after [5]: 8, which was logged, and twice 3, which was not; rows of a second table follow the first."""
+    rows = [_row(name) for name in ("a", "b")]
+    proposals = []
+    for number, action in enumerate((8, 3, 3)):
+        row = replace(_row("a"), trajectory_id=f"p{number}", token_ids=np.array([5, action], dtype=np.int32))
+        index = np.array([-1, 0], dtype=np.int32)
+        proposals.append(replace(row, step_index=index, action_mask=index >= 0))
+    features, proposed = features_of(rows), features_of([replace(row, n_steps=1) for row in proposals])
+    names = StateActions.of(
+        (features, toy_dataset(tmp_path / "data", rows, kind="transitions")),
+        (proposed, toy_dataset(tmp_path / "proposals", proposals)),
+    )
+    logged = torch.arange(len(features))
+    candidates = Candidates.of(names, logged, max_candidates=8, proposed=len(features) + torch.arange(3))
+    at = features.row_of()
+    found, exists, own = candidates.at(torch.tensor([at["a", 0]]))
+    assert found[exists].tolist() == [at["a", 0], at["b", 0], len(features) + 1]
+    assert found[own].tolist() == [at["a", 0]]
+    capped = Candidates.of(names, logged, max_candidates=2, proposed=len(features) + torch.arange(3))
+    assert capped.at(torch.tensor([at["a", 0]]))[0].tolist() == [[at["a", 0], at["b", 0]]]

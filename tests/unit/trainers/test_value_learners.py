@@ -15,7 +15,7 @@ from toys.transitions import features_of, transition_row
 from offline_arl.datasets.segments import SegmentDataset, SegmentRow
 from offline_arl.models.features import StepFeatures
 from offline_arl.models.value_heads import HeadShape, ValueHeads
-from offline_arl.trainers.candidates import StateActions
+from offline_arl.trainers.candidates import Candidates, StateActions
 from offline_arl.trainers.config import BehaviorValuesConfig, CQLConfig, IQLConfig
 from offline_arl.trainers.transitions import TransitionTable, join_transitions
 from offline_arl.trainers.value_learners import BehaviorLearner, CQLLearner, IQLLearner, ValueLearner, sum_of_losses
@@ -52,6 +52,10 @@ def _heads(seed: int = 0) -> ValueHeads:
     return ValueHeads(
         HeadShape(state_size=4, action_size=4, hidden_size=8), generator=torch.Generator().manual_seed(seed)
     )
+
+
+def _candidates(features: StepFeatures, dataset: SegmentDataset, table: TransitionTable) -> Candidates:
+    return Candidates.of(StateActions.of((features, dataset)), table.state_rows, max_candidates=4)
 
 
 def _moved_targets(learner: ValueLearner) -> None:
@@ -98,7 +102,7 @@ def test_iql_losses(data: tuple[StepFeatures, SegmentDataset, TransitionTable]) 
 def test_cql_losses(calibrated: bool, data: tuple[StepFeatures, SegmentDataset, TransitionTable]) -> None:
     features, dataset, table = data
     config = CQLConfig(conservative_weight=0.3, conservative_temperature=0.7, discount=DISCOUNT, calibrated=calibrated)
-    learner = CQLLearner(_heads(), features, config, StateActions.of(features, dataset), table.state_rows)
+    learner = CQLLearner(_heads(), features, config, _candidates(features, dataset, table))
     _moved_targets(learner)
     # Attempt b was cut off, so what it would have earned is not known; at 0.5 the others return 1 + 0.5 * 2 and 2.
     returns = [2.0, 2.0, -math.inf, -math.inf, 2.0, 2.0]
@@ -140,7 +144,7 @@ def test_a_state_in_which_nobody_acted_has_the_value_of_v(tmp_path: Path) -> Non
     dataset = toy_dataset(tmp_path / "data", [row], kind="transitions")
     table = join_transitions(features, dataset, truncation="bootstrap", discount=DISCOUNT)
     config = CQLConfig(discount=DISCOUNT)
-    learner = CQLLearner(_heads(), features, config, StateActions.of(features, dataset), table.state_rows)
+    learner = CQLLearner(_heads(), features, config, _candidates(features, dataset, table))
     goal = 1.0 + DISCOUNT * _v(learner, 1)
     expected = ((_q(learner, 0, 0, target=False) - goal) ** 2).sum()
     assert float(learner.losses(table, torch.tensor([0]))["q_loss"].detach()) == pytest.approx(expected, rel=1e-5)
@@ -186,8 +190,7 @@ def test_the_target_critics_follow_at_their_rate(
     if algorithm == "iql":
         learner = IQLLearner(_heads(), features, IQLConfig(**rate))
     elif algorithm == "cql":
-        names = StateActions.of(features, dataset)
-        learner = CQLLearner(_heads(), features, CQLConfig(**rate), names, table.state_rows)
+        learner = CQLLearner(_heads(), features, CQLConfig(**rate), _candidates(features, dataset, table))
     else:
         learner = BehaviorLearner(_heads(), features, BehaviorValuesConfig(**rate))
     before = [parameter.clone() for parameter in learner.target.parameters()]
@@ -198,3 +201,28 @@ def test_the_target_critics_follow_at_their_rate(
         assert not torch.equal(old, new) or old.numel() == 0
     for final, slow in zip(learner.final_heads().critics.parameters(), learner.target.parameters(), strict=True):
         assert torch.equal(final, slow)
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_proposed_actions_are_candidates_with_features_of_their_own(
+    calibrated: bool, data: tuple[StepFeatures, SegmentDataset, TransitionTable], tmp_path: Path
+) -> None:
+    """One action was proposed in the first state: it is in its log-sum-exp, and with calibration it alone counts as
+    no less than the logged return of 2.
+    """
+    features, dataset, table = data
+    index = np.array([-1, 0], dtype=np.int32)
+    row = transition_row("proposed", 1, ending="terminated")
+    row = replace(row, token_ids=np.array([2, 9], dtype=np.int32), action_mask=index >= 0, step_index=index)
+    proposed = features_of([row], seed=5)
+    names = StateActions.of((features, dataset), (proposed, toy_dataset(tmp_path / "proposed", [row])))
+    candidates = Candidates.of(names, table.state_rows, max_candidates=4, proposed=torch.tensor([len(features)]))
+    config = CQLConfig(discount=DISCOUNT, calibrated=calibrated)
+    learner = CQLLearner(_heads(), features, config, candidates, proposed)
+    with torch.no_grad():
+        new = learner.heads.q(features.states[:1], proposed.actions)[:, 0].numpy()
+    logged = _q(learner, 0, 0, target=False)
+    options = [logged, _q(learner, 0, 4, target=False), np.maximum(new, 2.0) if calibrated else new]
+    expected = (np.log(np.exp(np.array(options)).sum(axis=0)) - logged).sum()
+    found = learner.losses(table, torch.tensor([0]))["conservative_gap"]
+    assert float(found) == pytest.approx(expected, rel=1e-5)
