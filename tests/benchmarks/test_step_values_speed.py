@@ -1,7 +1,7 @@
 """Value heads on a feature cache against rerunning the frozen model, the whole offline stage, one pass a trajectory.
 
-Run by `make bench`. Times are of the CPU, on one thread. The support desk's logs and the tiny policy; nothing is trained
-beforehand.
+Run by `make bench`. Times are of the CPU, on one thread. The support desk's logs and the tiny policy, which is not
+trained beforehand.
 """
 
 from __future__ import annotations
