@@ -216,9 +216,11 @@ def _batches(data: _Data, config: TokenIQLConfig | TokenCQLConfig, seed: int) ->
     count = None if config.max_steps is None else config.max_steps * config.gradient_accumulation_steps
     if data.kept is not None:
         decisions = data.decisions(trained=True)
-        drawn = count or max(1, round(config.epochs * len(decisions) / config.batch_size))
-        places = np.random.default_rng(seed).integers(len(decisions), size=(drawn, config.batch_size))
-        return [batch.tolist() for batch in decisions[places]]
+        size = min(config.batch_size, len(decisions))
+        drawn = count or max(1, round(config.epochs * len(decisions) / size))
+        generator = np.random.default_rng(seed)
+        epochs = [generator.permutation(decisions) for _ in range(-(-drawn * size // len(decisions)))]
+        return [batch.tolist() for batch in np.concatenate(epochs)[: drawn * size].reshape(drawn, size)]
     trajectories = np.flatnonzero(data.trained)
     lengths = data.segments.lengths[trajectories]
     epochs = config.epochs

@@ -57,14 +57,16 @@ def transition_rows(count: int) -> list[SegmentRow]:
 
 
 class OneHotModel(nn.Module):
-    """A language model whose hidden state is the token that it has just read: states are the entries of a table."""
+    """A language model whose hidden state is the token that it has just read: states are the entries of a table.
 
-    def __init__(self, vocabulary: int) -> None:
+    It reads `inputs` tokens and writes the first `outputs` of them.
+    """
+
+    def __init__(self, inputs: int, outputs: int | None = None) -> None:
         super().__init__()
-        self.vocabulary = vocabulary
         self.device = torch.device("cpu")
         self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(layer_types=None))
-        self.output = nn.Linear(vocabulary, vocabulary, bias=False)
+        self.output = nn.Linear(inputs, outputs or inputs, bias=False)
         self._is_stateful = True  # no cache, so no shared prefix
 
     def get_output_embeddings(self) -> nn.Linear:
@@ -73,7 +75,7 @@ class OneHotModel(nn.Module):
     @property
     def base_model(self) -> Any:
         def read(input_ids: torch.Tensor, **_: Any) -> SimpleNamespace:
-            states = torch.nn.functional.one_hot(input_ids, self.vocabulary).float()
+            states = torch.nn.functional.one_hot(input_ids, self.output.in_features).float()
             return SimpleNamespace(last_hidden_state=states)
 
         return read
