@@ -9,9 +9,13 @@ from offline_arl.environments.protocol import Environment, EnvironmentFamily, Ep
 from offline_arl.errors import UsageError
 
 ENTRY_POINT_GROUP = "offline_arl.environments"
-_REPLAY = "replay:"
-_GYMNASIUM = "gym:"
-_FILE = "file:"
+# Prefixes of names that make an environment of something: `module:class`, called with the rest of the name.
+_MADE = {
+    "replay:": "offline_arl.environments.replay.family:ReplayFamily",
+    "file:": "offline_arl.environments.task_files:TaskFileFamily",
+    "gym:": "offline_arl.environments.gymnasium_text:GymnasiumFamily",
+    "openenv:": "offline_arl.environments.openenv:OpenEnvFamily",
+}
 _OWN = {  # found without an installation's metadata, which may be older than the code
     "support_desk": "offline_arl.environments.support_desk",
     "support_desk_red_team": "offline_arl.environments.support_desk.red_team",
@@ -28,30 +32,24 @@ def load(name: str) -> EnvironmentFamily:
     """The environment family called `name`; prefixes make one of something else.
 
     `replay:FOLDER` is that of replay tasks (see `environments.replay`), `gym:ID` one of Gymnasium's, `file:PATH` that
-    of a file of tasks, for example about an MCP server's tools (see `environments.task_files`).
+    of a file of tasks, for example about an MCP server's tools (see `environments.task_files`), `openenv:URL` that of
+    an OpenEnv server.
 
     Raises:
         UsageError: There is none; the message lists those there are.
         DataError: The folder holds no replay tasks, or the file no tasks.
     """
-    if name.startswith(_REPLAY):
-        from offline_arl.environments.replay.family import ReplayFamily
-
-        return ReplayFamily(name.removeprefix(_REPLAY))
-    if name.startswith(_FILE):
-        from offline_arl.environments.task_files import TaskFileFamily
-
-        return TaskFileFamily(name.removeprefix(_FILE))
-    if name.startswith(_GYMNASIUM):
-        from offline_arl.environments.gymnasium_text import GymnasiumFamily
-
-        return GymnasiumFamily(name.removeprefix(_GYMNASIUM))
+    for prefix, place in _MADE.items():
+        if name.startswith(prefix):
+            module, _, kind = place.partition(":")
+            made: EnvironmentFamily = getattr(import_module(module), kind)(name.removeprefix(prefix))
+            return made
     if name in _OWN:
         own: EnvironmentFamily = import_module(_OWN[name]).family
         return own
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in found:
-        known = ", ".join([*sorted({*_OWN, *found}), f"{_REPLAY}FOLDER", f"{_GYMNASIUM}ID", f"{_FILE}PATH"])
+        known = ", ".join([*sorted({*_OWN, *found}), "replay:FOLDER", "file:PATH", "gym:ID", "openenv:URL"])
         raise UsageError(f"unknown environment {name!r}; available: {known}")
     loaded: EnvironmentFamily = found[name].load()
     return loaded
