@@ -87,7 +87,10 @@ class TrainingRun:
         self.arguments.gradient_accumulation_steps = self.sampler.per_update
         self.checkpoint = self._begin(resume_from, model, identity)
         self.callbacks: list[TrainerCallback] = tracker_callbacks(
-            config, folders.tensorboard, resumed=self.checkpoint is not None
+            config,
+            folders.tensorboard,
+            goes_on=self.checkpoint is not None,
+            first=self.arguments.process_index == 0,
         )
         self._uses_cache = getattr(model.config, "use_cache", None)
 
@@ -112,7 +115,8 @@ class TrainingRun:
         """
         first = PartialState().is_main_process
         adapter = output_dir.with_name(f".{output_dir.name}.{uuid.uuid4().hex[:8]}.adapter")
-        model.config.use_cache = self._uses_cache  # Trainer turns it off, and it would be saved so
+        if self._uses_cache is not None:  # Trainer turns it off, and it would be saved so
+            model.config.use_cache = self._uses_cache
         try:
             if trained is not model:
                 require_finite(trained)

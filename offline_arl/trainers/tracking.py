@@ -25,11 +25,18 @@ def tracker_names(config: WeightedBCConfig) -> list[str]:
     return [name for name in config.report_to if name != "tensorboard"]
 
 
-def tracker_callbacks(config: WeightedBCConfig, folder: Path, *, resumed: bool) -> list[TrainerCallback]:
-    """TensorBoard's callback, which writes to `folder`; a run that starts anew removes what is there."""
-    if "tensorboard" not in config.report_to:
+def tracker_callbacks(config: WeightedBCConfig, folder: Path, *, goes_on: bool, first: bool) -> list[TrainerCallback]:
+    """TensorBoard's callback, by which the first process writes to `folder`.
+
+    Args:
+        config: Which trackers are asked for.
+        folder: Of the events.
+        goes_on: The run goes on from a checkpoint; one that starts at the beginning removes what is in the folder.
+        first: Whether this is the first of the processes that train together.
+    """
+    if "tensorboard" not in config.report_to or not first:
         return []
-    if not resumed:
+    if not goes_on:
         shutil.rmtree(folder, ignore_errors=True)
     return [_TensorBoard(folder)]
 
@@ -44,8 +51,6 @@ class _TensorBoard(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if not state.is_world_process_zero:
-            return
         purge = state.global_step + 1 if state.global_step else None
         writers = require("torch.utils.tensorboard", extra=EXTRA)
         self._writer = writers.SummaryWriter(str(self._folder), purge_step=purge)
