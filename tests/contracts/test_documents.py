@@ -37,16 +37,21 @@ def test_files_and_functions_that_are_named_exist(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
 def test_commands_and_options_that_are_shown_exist(document: Path) -> None:
     """Every `offline-arl COMMAND --option` of a document is one that the command line has."""
-    shown = re.findall(r"offline-arl ([a-z]+)((?:(?!offline-arl)[^`\n]|\\\n)*)", document.read_text())
-    options = {command: set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest)) for command, rest in shown}
     code = (
-        "import typer, sys\nfrom offline_arl.cli.entry import app\n"
-        "for name, command in typer.main.get_command(app).commands.items():\n"
-        "    print(name, *(o for p in command.params for o in (*p.opts, *p.secondary_opts)), '--help')\n"
+        "import typer\nfrom offline_arl.cli.entry import app\n"
+        "def told(name, command):\n"
+        "    print(name, *(o for p in command.params for o in (*p.opts, *p.secondary_opts)), '--help', sep='|')\n"
+        "    for part, inner in getattr(command, 'commands', {}).items():\n"
+        "        told(f'{name} {part}'.strip(), inner)\n"
+        "told('', typer.main.get_command(app))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    known = {line.split()[0]: set(line.split()[1:]) for line in done.stdout.splitlines()}
-    for command, used in options.items():
+    known = {line.split("|")[0]: set(line.split("|")[1:]) for line in done.stdout.splitlines()}
+    shown = re.findall(r"offline-arl ([a-z-]+)((?:(?!offline-arl)[^`\n]|\\\n)*)", document.read_text())
+    for command, rest in shown:
+        first = rest.split()[0] if rest.split() else ""
+        command = f"{command} {first}" if f"{command} {first}" in known else command
+        used = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest))
         assert command in known, f"{name(document)} shows offline-arl {command}"
         assert used <= known[command], f"{name(document)}: {command} has no {used - known[command]}"
 
