@@ -50,6 +50,8 @@ class Algorithm(StrEnum):
     IQL_VALUES = "iql_values"
     CQL_VALUES = "cql_values"
     BEHAVIOR_VALUES = "behavior_values"
+    TOKEN_IQL_VALUES = "token_iql_values"
+    TOKEN_CQL_VALUES = "token_cql_values"
     IQL = "iql"
     CQL = "cql"
     AWR = "awr"
