@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from offline_arl.datasets.collate import (
     StepWeights,
@@ -51,6 +52,7 @@ def train_weighted_bc(
     output_dir: str | Path,
     *,
     step_weights: StepWeights | None = None,
+    row_frequencies: NDArray[np.float64] | None = None,
     seed: int,
     algorithm: str = "bc",
     resume_from_checkpoint: ResumeFrom = None,
@@ -70,6 +72,7 @@ def train_weighted_bc(
         output_dir: Where the policy is saved; with adapters they are merged into it, and kept in its folder `adapter`.
         step_weights: Weight of each (trajectory_id, step); None clones every step alike. Segments whose steps all
             weigh 0 are left out.
+        row_frequencies: [rows] how often each row of the dataset is seen in an epoch on average; None: once.
         seed: Of batch order, dropout and adapters.
         algorithm: Name for the training record.
         resume_from_checkpoint: A checkpoint folder of an earlier run with the same arguments. "latest": the newest
@@ -90,7 +93,10 @@ def train_weighted_bc(
     check_fits(model, dataset)
     rows = _weighted_rows(dataset, step_weights)
     packing = _packing(model, config)
-    batches = _batches(dataset, rows, config, seed=seed, packed=packing is not None)
+    seen, epochs = rows, config.epochs
+    if row_frequencies is not None:
+        seen, epochs = _repeated(rows, row_frequencies[rows] * epochs, seed=seed), 1.0
+    batches = _batches(dataset, seen, config, epochs=epochs, seed=seed, packed=packing is not None)
     run = TrainingRun(
         config,
         model,
@@ -182,6 +188,17 @@ def _weighted_rows(dataset: SegmentDataset, step_weights: StepWeights | None) ->
     return rows
 
 
+def _repeated(
+    rows: np.ndarray[Any, np.dtype[np.int64]], times: NDArray[np.float64], *, seed: int
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Each row as often as the whole run sees it: `times`, rounded up or down at random."""
+    offsets = np.random.default_rng([seed, 1]).random(len(rows))
+    repeated = np.repeat(rows, np.floor(times + offsets).astype(np.int64))
+    if len(repeated) == 0:
+        raise DataError("no row of the dataset is seen even once; train for more epochs")
+    return repeated
+
+
 def _packing(model: Any, config: WeightedBCConfig) -> Literal["rows", "row"] | None:
     """How to pack; None where it is not wanted, or not exact for this model."""
     if not config.packing:
@@ -201,12 +218,13 @@ def _batches(
     rows: np.ndarray[Any, np.dtype[np.int64]],
     config: WeightedBCConfig,
     *,
+    epochs: float,
     seed: int,
     packed: bool,
 ) -> list[list[int]]:
     """The batches of the whole run, as row numbers of the dataset, cut to `max_steps` updates."""
     sampler = TokenBudgetSampler(
-        dataset.lengths[rows], max_tokens=config.tokens_per_batch, epochs=config.epochs, seed=seed, packed=packed
+        dataset.lengths[rows], max_tokens=config.tokens_per_batch, epochs=epochs, seed=seed, packed=packed
     )
     limit = None if config.max_steps is None else config.max_steps * config.gradient_accumulation_steps
     return [[int(rows[index]) for index in batch] for batch in sampler.batches[:limit]]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from offline_arl.datasets.collate import StepWeights
 from offline_arl.datasets.return_conditioned import conditioning_of
 from offline_arl.datasets.segments import SegmentDataset, load_manifest
@@ -17,7 +20,7 @@ from offline_arl.models.value_heads import load_heads
 from offline_arl.rendering import Renderer
 from offline_arl.trainers.config import WeightedBCConfig
 from offline_arl.trainers.extraction import advantages, awr_step_weights, weight_spread
-from offline_arl.trainers.return_weights import return_step_weights
+from offline_arl.trainers.return_weights import BalancedRows, balanced_rows
 from offline_arl.trainers.run import RunFolders
 from offline_arl.trainers.value_record import load_value_record
 from offline_arl.trainers.weighted_bc import train_weighted_bc
@@ -56,16 +59,23 @@ def train_decision_transformer(config: TrainDecisionTransformer, context: StageC
     """
     folder = context.path(config.dataset, "dataset")
     conditioning = conditioning_of(load_manifest(folder))
-    weights: StepWeights | None = None
+    balanced: BalancedRows | None = None
     if config.balance_returns:
-        weights = return_step_weights(SegmentDataset.load(folder), conditioning, balance=config.balance_returns)
+        balanced = balanced_rows(SegmentDataset.load(folder), conditioning, balance=config.balance_returns)
     returns = conditioning.returns
     note = (
         f"returns of the training data: {returns.minimum:g} to {returns.maximum:g}, mean {returns.mean:.3g}, "
         f"written as {conditioning.conditioning.form}"
         + (f" in {conditioning.writer.levels} classes" if conditioning.edges else "")
     )
-    outputs = _clone(config, context, config.algorithm, step_weights=weights, notes=(note,))
+    outputs = _clone(
+        config,
+        context,
+        config.algorithm,
+        step_weights=None if balanced is None else balanced.step_weights,
+        row_frequencies=None if balanced is None else balanced.frequencies,
+        notes=(note,),
+    )
     if context.first:
         conditioning.save(context.folder / outputs.artifacts["policy"])
     return outputs
@@ -109,6 +119,7 @@ def _clone(
     algorithm: str,
     *,
     step_weights: StepWeights | None,
+    row_frequencies: NDArray[np.float64] | None = None,
     notes: tuple[str, ...] = (),
 ) -> StageOutputs:
     dataset, model, tokenizer = dataset_and_policy(config, context)
@@ -122,6 +133,7 @@ def _clone(
         training,
         context.folder / "policy",
         step_weights=step_weights,
+        row_frequencies=row_frequencies,
         seed=context.integer_seed(),
         algorithm=algorithm,
         resume_from_checkpoint="latest",

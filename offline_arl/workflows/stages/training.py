@@ -38,8 +38,8 @@ class TrainDecisionTransformer(WeightedBCConfig, Stage):
     Needs a dataset of form return_conditioned. How returns are written is saved with the policy, which `evaluate` then
     asks for the best return of the training data, or for `target_returns`.
 
-    `balance_returns`: how far rare classes of returns are weighed up, from 0 (all steps alike, as in the paper) to 1
-    (each class has the same say).
+    `balance_returns`: how much more often attempts of rare classes of returns are seen, from 0 (all alike, as in the
+    paper) to 1 (each class has the same say). An epoch has as many steps as without.
     """
 
     kind: Literal["train"]

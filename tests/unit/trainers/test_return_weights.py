@@ -13,7 +13,7 @@ from offline_arl.models.tiny import train_tiny_tokenizer
 from offline_arl.rendering import Renderer
 from offline_arl.rendering.return_conditioning import ConditioningConfig
 from offline_arl.rewards.components import RewardConfig
-from offline_arl.trainers.return_weights import class_weights, return_step_weights
+from offline_arl.trainers.return_weights import balanced_rows, class_weights, return_step_weights
 from offline_arl.trajectories.schema import Message, Outcome, Source, TextPart, Trajectory, text_message
 
 RENDERER = Renderer(train_tiny_tokenizer(["Go. Yes. return"] * 5, vocabulary_size=300))
@@ -65,3 +65,28 @@ def test_numbers_have_no_classes_to_balance(tmp_path: Path) -> None:
     dataset, fitted = built(tmp_path / "data", form="number")
     with pytest.raises(UsageError, match="quantile"):
         return_step_weights(dataset, fitted, balance=1.0)
+
+
+def test_attempts_of_rare_classes_are_seen_more_often_and_the_rest_is_weighed(tmp_path: Path) -> None:
+    """Attempt d has steps of two classes of weight 2.25; attempt a's steps weigh 0.45. Nothing is left to weigh."""
+    dataset, fitted = built(tmp_path / "data")
+    balanced = balanced_rows(dataset, fitted, balance=1.0)
+    assert balanced.frequencies == pytest.approx([0.45, 0.45, 1.125, 2.25])
+    assert balanced.step_weights is None
+
+
+def test_what_a_row_cannot_be_seen_more_often_for_is_weighed(tmp_path: Path) -> None:
+    """Steps of one attempt in classes of different weight: frequency times weight is the weight of each step."""
+    attempts = [*ATTEMPTS, attempt("e", 1, 0, 0)]
+    settings = ConditioningConfig()
+    fitted = fit_conditioning(attempts, rewards=RewardConfig(source="logged"), config=settings)
+    config = ReturnConditionedConfig(return_conditioning=fitted)
+    build_return_conditioned(attempts, RENDERER, tmp_path / "data", config=config)
+    dataset = SegmentDataset.load(tmp_path / "data")
+    wanted = return_step_weights(dataset, fitted, balance=1.0)
+    balanced = balanced_rows(dataset, fitted, balance=1.0)
+    assert balanced.step_weights is not None
+    by_attempt = dict(zip(dataset.column("trajectory_id"), balanced.frequencies, strict=True))
+    product = {key: by_attempt[key[0]] * weight for key, weight in balanced.step_weights.items()}
+    assert product == pytest.approx(dict(wanted))
+    assert wanted["e", 0] != pytest.approx(wanted["e", 1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,35 @@ def test_segments_without_weight_are_left_out(dataset: SegmentDataset, tmp_path:
     assert record.metrics["tokens"] == few.manifest.counts["tokens"]
     for one, other in zip(weighted.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+
+
+def test_a_row_that_is_seen_twice_in_an_epoch_counts_twice(dataset: SegmentDataset, tmp_path: Path) -> None:
+    """One batch of rows 3, 3 and 5 has the gradient of row 3 with the weight 2 and row 5, over the same tokens."""
+    frequencies = np.zeros(len(dataset))
+    frequencies[3], frequencies[5] = 2.0, 1.0
+    repeated, weighted = toy_model(dtype=torch.float64), toy_model(dtype=torch.float64)
+    record = _train(repeated, dataset, ALL_AT_ONCE, tmp_path / "a", row_frequencies=frequencies)
+    assert record.metrics["tokens"] == 2 * len(dataset[3]) + len(dataset[5])
+    rows = [dataset[3], replace(dataset[3], trajectory_id="again"), dataset[5]]
+    _train(weighted, toy_dataset(tmp_path / "rows", rows), ALL_AT_ONCE, tmp_path / "b")
+    for one, other in zip(repeated.parameters(), weighted.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+
+
+def test_frequencies_hold_over_the_whole_run(dataset: SegmentDataset, tmp_path: Path) -> None:
+    """Half a time an epoch is twice in four epochs, whatever the seed; a third is once or twice."""
+    for seed in (0, 1):
+        config = ALL_AT_ONCE.model_copy(update={"epochs": 4.0})
+        half, third = np.zeros(len(dataset)), np.zeros(len(dataset))
+        half[7], third[7] = 0.5, 1 / 3
+        seen = [
+            _train(toy_model(), dataset, config, tmp_path / "out", row_frequencies=frequencies, seed=seed)
+            for frequencies in (half, third)
+        ]
+        assert seen[0].metrics["tokens"] == 2 * len(dataset[7])
+        assert seen[1].metrics["tokens"] in (len(dataset[7]), 2 * len(dataset[7]))
+    with pytest.raises(DataError, match="seen even once"):
+        _train(toy_model(), dataset, ALL_AT_ONCE, tmp_path / "out", row_frequencies=np.zeros(len(dataset)))
 
 
 def test_a_diverged_policy_is_not_saved(dataset: SegmentDataset, tmp_path: Path) -> None:
