@@ -102,8 +102,8 @@ def _signals(row: SegmentRow) -> Iterator[tuple[int, float, bool, bool]]:
         yield int(step), float(reward), bool(ended), bool(cut_off)
 
 
-class Attempts:
-    """The transitions of a table laid out a trajectory a row, for returns.
+class AttemptReturns:
+    """Lambda-returns of the transitions of a table, which are laid out a trajectory a row.
 
     Steps without a target (nothing is known of what followed them) are no decisions here: what came before them is
     continued by the value of the state that they were taken in.
@@ -117,7 +117,7 @@ class Attempts:
         self._place = (row, column)
         self._shape = (len(counts), int(counts.max()) if len(counts) else 0)
 
-    def returns(
+    def of(
         self,
         values: Float[Tensor, " N"],
         next_values: Float[Tensor, " N"],
@@ -155,7 +155,7 @@ def _logged_returns(table: TransitionTable, *, discount: float) -> Float[Tensor,
     """Monte-Carlo returns; minus infinity for the steps of an attempt that could have gone on."""
     nothing = torch.full((len(table),), math.nan)
     # What would have followed a cut is not a number, and so is every return that has it in.
-    returns = Attempts(table).returns(torch.zeros(len(table)), nothing, discount=discount, trace_decay=1.0)
+    returns = AttemptReturns(table).of(torch.zeros(len(table)), nothing, discount=discount, trace_decay=1.0)
     return torch.where(table.has_target & ~returns.isnan(), returns, -math.inf)
 
 

@@ -30,7 +30,7 @@ from offline_arl.objectives import (
 )
 from offline_arl.trainers.candidates import Candidates
 from offline_arl.trainers.config import BehaviorValuesConfig, CQLConfig, IQLConfig, ValueConfig
-from offline_arl.trainers.transitions import Attempts, TransitionTable
+from offline_arl.trainers.transitions import AttemptReturns, TransitionTable
 
 ROWS_PER_PIECE = 16_384  # where all transitions are gone through
 
@@ -240,7 +240,7 @@ class BehaviorLearner(ValueLearner):
             torch.cat([self.v(piece) for piece in torch.split(rows, ROWS_PER_PIECE)])
             for rows in (part.state_rows, part.next_rows)
         )
-        self._targets = Attempts(part).returns(
+        self._targets = AttemptReturns(part).of(
             values, next_values, discount=self.config.discount, trace_decay=self.config.trace_decay
         )
 

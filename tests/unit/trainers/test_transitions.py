@@ -13,7 +13,7 @@ from toys.transitions import features_of, transition_row
 
 from offline_arl.datasets.segments import SegmentRow
 from offline_arl.errors import DataError, UsageError
-from offline_arl.trainers.transitions import Attempts, TransitionTable, held_out_trajectories, join_transitions
+from offline_arl.trainers.transitions import AttemptReturns, TransitionTable, held_out_trajectories, join_transitions
 
 
 def _joined(row: SegmentRow, tmp_path: Path, truncation: str = "bootstrap") -> dict[str, list[object]]:
@@ -105,7 +105,7 @@ def test_returns_bootstrap_from_the_state_after_a_cut(tmp_path: Path) -> None:
         transition_row("a", 2, ending="truncated", final_state=True),
         transition_row("b", 2, ending="terminated"),
     ]
-    returns = Attempts(_table(rows, tmp_path)).returns(
+    returns = AttemptReturns(_table(rows, tmp_path)).of(
         torch.zeros(4), torch.full((4,), 8.0), discount=0.5, trace_decay=1.0
     )
     assert returns.tolist() == [4.0, 6.0, 2.0, 2.0]
@@ -114,7 +114,7 @@ def test_returns_bootstrap_from_the_state_after_a_cut(tmp_path: Path) -> None:
 def test_lambda_returns_mix_values_and_returns(tmp_path: Path) -> None:
     """V = 4 of every state: 2 at the end; 1 + 0.5 * (0.75 * 4 + 0.25 * 2) = 2.75."""
     table = _table([transition_row("a", 2, ending="terminated")], tmp_path)
-    returns = Attempts(table).returns(torch.full((2,), 4.0), torch.full((2,), 4.0), discount=0.5, trace_decay=0.25)
+    returns = AttemptReturns(table).of(torch.full((2,), 4.0), torch.full((2,), 4.0), discount=0.5, trace_decay=0.25)
     assert returns.tolist() == [2.75, 2.0]
 
 
@@ -123,7 +123,7 @@ def test_a_step_that_cannot_be_bootstrapped_hands_on_the_value_of_its_state(tmp_
     which it was taken: 1 + 0.5 * 8 = 5.
     """
     table = _table([transition_row("a", 2, ending="truncated")], tmp_path)
-    returns = Attempts(table).returns(torch.full((2,), 8.0), torch.full((2,), 8.0), discount=0.5, trace_decay=1.0)
+    returns = AttemptReturns(table).of(torch.full((2,), 8.0), torch.full((2,), 8.0), discount=0.5, trace_decay=1.0)
     assert returns.tolist() == [5.0, 0.0]
 
 
@@ -148,7 +148,7 @@ def test_returns_do_not_cross_a_step_that_the_dataset_left_out(tmp_path: Path) -
     )
     table = join_transitions(features, dataset, truncation="bootstrap", discount=0.5)
     assert table.has_target.tolist() == [True, False, True]
-    returns = Attempts(table).returns(torch.full((3,), 8.0), torch.full((3,), 8.0), discount=0.5, trace_decay=1.0)
+    returns = AttemptReturns(table).of(torch.full((3,), 8.0), torch.full((3,), 8.0), discount=0.5, trace_decay=1.0)
     assert returns.tolist() == [1 + 0.5 * 8, 0.0, 4.0]
 
 
