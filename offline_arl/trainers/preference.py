@@ -90,8 +90,8 @@ def train_preferences(
         report: Told (updates done, updates in all).
 
     Returns:
-        The record saved beside the policy; its metrics hold the mean loss of the run, the last values of the
-        monitors, updates, trained tokens and seconds, and for each alarm the number of log lines that raised it.
+        The record saved beside the policy; its metrics hold the mean loss of the run, the monitors at
+        the end, updates, trained tokens and seconds, and for each alarm the number of log lines that raised it.
 
     Raises:
         UsageError: The dataset is of the wrong kind, a checkpoint is of another run, a package is missing, or the
@@ -211,16 +211,15 @@ def _check_labels(rows: Sequence[Any], config: KTOConfig) -> None:
 
 
 def _metrics(trainer: PreferenceTrainer, result: Any) -> dict[str, float]:
-    """Losses, also those before an interruption, and the last value of each monitor."""
+    """Losses, also those before an interruption, and the monitors at the end."""
     lines = [entry for entry in trainer.state.log_history if "loss" in entry]
     steps = np.diff([0, *(entry["step"] for entry in lines)])
-    seen = {name: value for window in trainer.monitor.history for name, value in window.items()}
     return {
         "loss": float(np.average([entry["loss"] for entry in lines], weights=steps)),
         "last_loss": float(lines[-1]["loss"]),
         "updates": float(trainer.state.global_step),
         "seconds": float(result.metrics["train_runtime"]),
-        **seen,
+        **trainer.monitor.at_the_end(),
         **{f"alarm/{kind}": float(number) for kind, number in trainer.monitor.alarms.items()},
     }
 

@@ -111,6 +111,13 @@ class PreferenceMonitor:
         self._watch(found)
         return found
 
+    def at_the_end(self) -> dict[str, float]:
+        """The means of the last quarter of the windows: a single one may hold few batches, or of one length alone."""
+        late = self.history[-max(1, len(self.history) // 4) :]
+        names = sorted({name for window in late for name in window})
+        values = {name: [window[name] for window in late if name in window] for name in names}
+        return {name: sum(found) / len(found) for name, found in values.items()}
+
     def _watch(self, found: Mapping[str, float]) -> None:
         chosen = found.get("log_ratio/chosen", found.get("log_ratio/desirable", math.nan))
         signs = {

@@ -290,7 +290,8 @@ def test_training_learns_the_preferences_prints_nothing_and_keeps_a_record(
     good, bad = ("desirable", "undesirable") if name == "kto" else ("chosen", "rejected")
     last = record.metrics
     assert last[f"log_ratio/{good}"] > last[f"log_ratio/{bad}"] + 1
-    assert last[f"log_ratio/{good}"] == pytest.approx(lines[-1][f"log_ratio/{good}"])
+    late = [line[f"log_ratio/{good}"] for line in lines[-(len(lines) // 4) :] if f"log_ratio/{good}" in line]
+    assert last[f"log_ratio/{good}"] == pytest.approx(np.mean(late))
     assert last["kl_to_reference"] > 0
     assert abs(lines[0][f"log_ratio/{good}"]) < 1e-4
     if name != "kto":

@@ -82,3 +82,15 @@ def test_divergence_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
         monitor.window()
     assert monitor.alarms == {"divergence": 1}
     assert "far from the reference (0.72 nats a token" in caplog.text
+
+
+def test_the_end_is_the_last_quarter() -> None:
+    monitor = PreferenceMonitor()
+    for shift in range(8):
+        kind = "desirable" if shift != 7 else "undesirable"
+        monitor.add_scores(kind, scores(shift=float(shift)), YES)
+        monitor.window()
+    end = monitor.at_the_end()
+    assert end["log_ratio/desirable"] == pytest.approx(1.5 * 6)
+    assert end["log_ratio/undesirable"] == pytest.approx(1.5 * 7)
+    assert end["kl_to_reference"] == pytest.approx((36 + 49) / 2 / 2)
