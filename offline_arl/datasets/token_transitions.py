@@ -47,7 +47,8 @@ class TokenTransitions:
     @property
     def has_target(self) -> NDArray[np.bool_]:
         """[N] the decision ended the task, or its next state is known."""
-        return np.logical_or(self.terminated, self.next_states != NO_STATE)
+        known: NDArray[np.bool_] = self.next_states != NO_STATE
+        return self.terminated | known
 
     @property
     def decision_rows(self) -> NDArray[np.int64]:

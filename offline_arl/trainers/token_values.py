@@ -17,6 +17,7 @@ step-level IQL both losses use the values before the update, and what is kept ar
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,8 +220,8 @@ def _batches(data: _Data, config: TokenIQLConfig | TokenCQLConfig, seed: int) ->
         size = min(config.batch_size, len(decisions))
         drawn = count or max(1, round(config.epochs * len(decisions) / size))
         generator = np.random.default_rng(seed)
-        epochs = [generator.permutation(decisions) for _ in range(-(-drawn * size // len(decisions)))]
-        return [batch.tolist() for batch in np.concatenate(epochs)[: drawn * size].reshape(drawn, size)]
+        orders = [generator.permutation(decisions) for _ in range(-(-drawn * size // len(decisions)))]
+        return [batch.tolist() for batch in np.concatenate(orders)[: drawn * size].reshape(drawn, size)]
     trajectories = np.flatnonzero(data.trained)
     lengths = data.segments.lengths[trajectories]
     epochs = config.epochs
@@ -228,7 +229,7 @@ def _batches(data: _Data, config: TokenIQLConfig | TokenCQLConfig, seed: int) ->
         batches = TokenBudgetSampler(lengths, max_tokens=config.tokens_per_batch, epochs=epochs, seed=seed).batches
         if count is None or len(batches) >= count:
             return [trajectories[batch].tolist() for batch in batches[:count]]
-        epochs = np.ceil(epochs * count / len(batches)) + 1
+        epochs = math.ceil(epochs * count / len(batches)) + 1
 
 
 @torch.no_grad()

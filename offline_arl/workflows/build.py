@@ -156,8 +156,8 @@ def _build_return_conditioned(
     wanted = config.conditioning
     if wanted.scope == "trajectory" and renderer.history_steps is not None:
         raise UsageError(
-            "the policy sees a window of its history (history_steps), which a return before the first step soon leaves; "
-            "set conditioning.scope: step"
+            "the policy sees a window of its history (history_steps), which a return before the first step soon "
+            "leaves; set conditioning.scope: step"
         )
     fitted = fit_conditioning(read(), rewards=config.rewards, config=wanted)
     if wanted.form == "quantile_tokens":

@@ -128,7 +128,8 @@ def check_model(model: str, *, where: str) -> None:
     if folder.is_dir():
         if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
             raise UsageError(
-                f"{where}: {model} holds neither config.json nor adapter_config.json, so it is no Hugging Face model folder"
+                f"{where}: {model} holds neither config.json nor adapter_config.json, so it is no Hugging Face model "
+                "folder"
             )
         return
     if model != "tiny" and (model.startswith((".", "/", "~")) or model.count("/") != 1 or folder.exists()):
