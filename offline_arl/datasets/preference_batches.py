@@ -169,7 +169,7 @@ def prefix_length(prompt_length: int, chosen: Side, rejected: Side) -> int:
     Raises:
         DataError: The sides differ within the prompt, or one has an action token there.
 
-    >>> tokens, mask = np.array([5, 6, 7, 8, 9]), np.array([False, False, False, True, True])
+    >>> tokens, mask = np.array([5, 6, 7, 8, 9], dtype=np.int32), np.array([False, False, False, True, True])
     >>> side = Side(tokens, mask)
     >>> prefix_length(3, side, side)
     2
