@@ -29,6 +29,8 @@ CHECKED = [
     "offline_arl.trainers.preference_trainers",
     "offline_arl.trainers.candidates",
     "offline_arl.trainers.extraction",
+    "offline_arl.trainers.token_critic",
+    "offline_arl.trainers.token_states",
     "offline_arl.trainers.transitions",
     "offline_arl.trainers.value",
     "offline_arl.trainers.value_learners",

@@ -152,15 +152,17 @@ class TokenValueHeads(nn.Module):
         return self.q_at(states, token_ids).amin(dim=0) - self.v(states)
 
     @torch.no_grad()
-    def absorb_standardization(self, mean: Float[Tensor, " H"], scale: Float[Tensor, " H"]) -> None:
-        """Turn heads that were trained on `(states - mean) / scale` into heads that read the states themselves.
+    def absorb(self, mean: Float[Tensor, " H"], matrix: Float[Tensor, "H H"]) -> None:
+        """Turn heads that were trained on `(states - mean) @ matrix` into heads that read the states themselves.
 
-        The first layer of each head changes, exactly: `W (s - m) / c + b = (W / c) s + (b - (W / c) m)`.
+        The first layer of each head changes, exactly: `W A' (s - m) + b = (W A') s + (b - (W A') m)`.
         """
+        mean, matrix = mean.double(), matrix.double()
         for head in (*self._heads(), self.value):
             layer = head.first
-            layer.weight.div_(scale.to(layer.weight))
-            layer.bias.sub_(layer.weight @ mean.to(layer.weight))
+            weight = layer.weight.double() @ matrix.T
+            layer.bias.sub_((weight @ mean).to(layer.bias))
+            layer.weight.copy_(weight)
 
     def _heads(self) -> list[TokenHead]:
         """The critics, with their class."""

@@ -144,6 +144,7 @@ class TokenValueConfig(WeightedBCConfig):
     batch_size: PositiveInt = 256
     chunk_tokens: PositiveInt | None = None  # positions a pass over the vocabulary; None: 64 MiB of numbers
     cache_megabytes: NonNegativeInt = 2_048
+    whiten_states: bool = True  # of a frozen model, in every direction; False: each dimension by itself
     language_model: Literal["frozen", "trained"] = "frozen"
     policy_learning_rate: float = Field(default=1e-4, gt=0, le=1)
     bc_weight: NonNegativeFloat = 1.0

@@ -33,7 +33,7 @@ class TokenCritic(nn.Module):
     """
 
     state_mean: Tensor
-    state_scale: Tensor
+    state_matrix: Tensor
 
     def __init__(
         self, heads: TokenValueHeads, config: TokenIQLConfig | TokenCQLConfig, *, language_model: Any = None
@@ -45,7 +45,7 @@ class TokenCritic(nn.Module):
         self._config = config  # not `config`: Trainer takes that for a model's own
         self.chunk_tokens = config.chunk_tokens or max(1, CHUNK_NUMBERS // heads.shape.vocabulary_size)
         self.register_buffer("state_mean", torch.zeros(heads.shape.state_size))
-        self.register_buffer("state_scale", torch.ones(heads.shape.state_size))
+        self.register_buffer("state_matrix", torch.eye(heads.shape.state_size))
 
     def forward(self, **batch: Any) -> dict[str, Tensor]:
         """Sums over the decisions of a batch: `loss`, of which the others are parts, and `mean_q` and `mean_v`."""
@@ -64,7 +64,7 @@ class TokenCritic(nn.Module):
 
     def losses(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Sums of the unweighted losses of the heads over the decisions, and of Q and V at the tokens of the data."""
-        states = (batch["states"].float() - self.state_mean) / self.state_scale
+        states = (batch["states"].float() - self.state_mean) @ self.state_matrix
         here, tokens = states[batch["state_index"]], batch["token_ids"]
         every_value = self.heads.v(states)
         values = every_value[batch["state_index"]]
@@ -103,7 +103,7 @@ class TokenCritic(nn.Module):
         """Heads that read plain states, with the target critics (what V was fitted to) in place of the fast ones."""
         final = copy.deepcopy(self.heads)
         final.critics.load_state_dict(self.target.state_dict())
-        final.absorb_standardization(self.state_mean, self.state_scale)
+        final.absorb(self.state_mean, self.state_matrix)
         return final.cpu().eval().requires_grad_(False)
 
     def _read(self, batch: dict[str, Any]) -> tuple[Float[Tensor, "M H"], Float[Tensor, " N"]]:

@@ -6,7 +6,7 @@ model runs for every batch, whole trajectories are drawn, since the next state o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +21,11 @@ from offline_arl.datasets.token_transitions import NO_STATE, TokenTransitions
 from offline_arl.models.policy import hidden_states
 
 
-class StateMoments(NamedTuple):
-    """Mean and scale (standard deviation, at least 1e-3) of each dimension of the states."""
+class StateTransform(NamedTuple):
+    """What heads read while they train: `(state - mean) @ matrix`."""
 
     mean: Float[Tensor, " H"]
-    scale: Float[Tensor, " H"]
+    matrix: Float[Tensor, "H H"]
 
 
 class KeptStates:
@@ -136,41 +136,70 @@ def read_states(
     trained: NDArray[np.bool_],
     tokens_per_batch: int,
     kept_megabytes: float,
-    report: Callable[[int, int], None] | None = None,
-) -> tuple[Float[Tensor, "M H"] | None, StateMoments]:
+    whiten: bool,
+) -> tuple[Float[Tensor, "M H"] | None, StateTransform]:
     """One pass of a frozen model over all trajectories.
 
     Args:
         model: The language model.
         segments: The trajectories.
-        trained: [trajectories] those whose states make the moments; at least one.
+        trained: [trajectories] those whose states decide the transformation; at least one.
         tokens_per_batch: Padded tokens of a forward pass.
         kept_megabytes: What the states may take.
-        report: Called with (trajectories done, of how many).
+        whiten: See `state_transform`.
 
     Returns:
         The states in the order of the table, on the processor in the dtype of the model, or None where they take
-        more than `kept_megabytes`; and their moments.
+        more than `kept_megabytes`; and the transformation.
     """
     kept: Tensor | None = None
-    count, total, squares = 0, torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-    done = 0
+    count, total, products = 0, torch.zeros(()), torch.zeros(())
     for batch in length_sorted_batches(segments.lengths, max_tokens=tokens_per_batch):
-        states = selected_states(model, segments(batch)).cpu()
+        states = selected_states(model, segments(batch))
+        chosen = states[torch.from_numpy(trained[segments.owners_of(batch)]).to(states.device)].double()
+        count, total, products = (
+            count + len(chosen),
+            total + chosen.sum(dim=0).cpu(),
+            products + (chosen.T @ chosen).cpu(),
+        )
         if kept is None and segments.n_states * states[0].nbytes <= kept_megabytes * 1e6:
             kept = torch.empty(segments.n_states, states.shape[1], dtype=states.dtype)
         if kept is not None:
-            kept[torch.from_numpy(segments.states_of(batch))] = states
-        chosen = states[torch.from_numpy(trained[segments.owners_of(batch)])].double()
-        count += len(chosen)
-        total = total + chosen.sum(dim=0)
-        squares = squares + chosen.square().sum(dim=0)
-        done += len(batch)
-        if report is not None:
-            report(done, len(segments.lengths))
+            kept[torch.from_numpy(segments.states_of(batch))] = states.cpu()
     mean = total / count
-    variance = (squares / count - mean.square()).clamp_min(0)
-    return kept, StateMoments(mean.float(), variance.sqrt().clamp_min(1e-3).float())
+    covariance = products / count - torch.outer(mean, mean)
+    return kept, state_transform(mean, covariance, dtype=states.dtype, whiten=whiten)
+
+
+def state_transform(
+    mean: Float[Tensor, " H"], covariance: Float[Tensor, "H H"], *, dtype: torch.dtype, whiten: bool
+) -> StateTransform:
+    """Give the states unit variance: in every direction, or in every dimension alone.
+
+    The states of a policy that behaves alike everywhere lie close together, apart from where in a message they stand:
+    what tells them apart has a hundredth of the variance of what does not, and heads would need very long to find it.
+    Whitening (symmetric, so that dimensions keep their meaning) gives it the same weight. Directions of less than a
+    millionth of the mean variance, or less than the rounding of `dtype`, are not amplified any further.
+
+    Args:
+        mean: Of the states, in float64.
+        covariance: Of the states, in float64.
+        dtype: That the states were computed in.
+        whiten: False scales each dimension by itself.
+
+    >>> covariance = torch.tensor([[1.0, 0.99], [0.99, 1.0]]).double()
+    >>> white = state_transform(torch.zeros(2).double(), covariance, dtype=torch.float32, whiten=True).matrix.double()
+    >>> torch.allclose(white @ covariance @ white, torch.eye(2).double(), atol=1e-3)
+    True
+    """
+    variances = covariance.diagonal()
+    rounding = torch.finfo(dtype).eps ** 2 * (mean.square() + variances).mean()
+    floor = torch.maximum(1e-6 * variances.mean(), rounding)
+    if not whiten:
+        return StateTransform(mean.float(), (variances + floor).rsqrt().diag().float())
+    eigenvalues, directions = torch.linalg.eigh(covariance)
+    scaled = directions * (eigenvalues.clamp_min(0) + floor).rsqrt()
+    return StateTransform(mean.float(), (scaled @ directions.T).float())
 
 
 def _signals(

@@ -10,7 +10,7 @@ the decisions of the whole update, so gradient accumulation and several processe
 Papers: Snell et al. 2023, "Offline RL for Natural Language Generation with Implicit Language Q Learning", section 4;
 Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning", equation 4.
 
-Deviations: one discount a step by default instead of one a token; the states of a frozen model are standardized; as in
+Deviations: one discount a step by default instead of one a token; the states of a frozen model are whitened; as in
 step-level IQL both losses use the values before the update, and what is kept are the target critics.
 """
 
@@ -39,7 +39,7 @@ from offline_arl.trainers.run import ResumeFrom, RunFolders, TrainingRun, pad_to
 from offline_arl.trainers.token_critic import TokenCritic
 from offline_arl.trainers.token_states import (
     KeptStates,
-    StateMoments,
+    StateTransform,
     TrajectorySegments,
     read_states,
     selected_states,
@@ -72,7 +72,7 @@ class _Data:
     table: TokenTransitions
     segments: TrajectorySegments
     kept: KeptStates | None
-    moments: StateMoments | None
+    transform: StateTransform | None
     trained: NDArray[np.bool_]  # [trajectories]
     held_out: frozenset[str]
 
@@ -133,9 +133,9 @@ def train_token_values(
     with preserved_random_state():
         learned = run.adapted(model) if train_model else model
         critic = TokenCritic(heads, config, language_model=learned if train_model else None)
-        if data.moments is not None:
-            critic.state_mean.copy_(data.moments.mean)
-            critic.state_scale.copy_(data.moments.scale)
+        if data.transform is not None:
+            critic.state_mean.copy_(data.transform.mean)
+            critic.state_matrix.copy_(data.transform.matrix)
         trainer = TokenValueTrainer(
             critic,
             config,
@@ -194,15 +194,16 @@ def _prepare(
     if config.language_model == "trained":
         return _Data(table, segments, None, None, trained, held_out)
     model.eval()
-    states, moments = read_states(
+    states, transform = read_states(
         model,
         segments,
         trained=trained,
         tokens_per_batch=config.tokens_per_batch,
         kept_megabytes=config.cache_megabytes,
+        whiten=config.whiten_states,
     )
     kept = None if states is None else KeptStates(table, states)
-    return _Data(table, segments, kept, moments, trained, held_out)
+    return _Data(table, segments, kept, transform, trained, held_out)
 
 
 def _shape(model: Any, config: TokenIQLConfig | TokenCQLConfig) -> TokenHeadShape:

@@ -95,12 +95,13 @@ def test_half_precision_states_are_read_in_the_dtype_of_the_heads() -> None:
 
 
 @pytest.mark.parametrize("hidden_layers", [0, 1, 2])
-def test_heads_that_absorbed_the_standardization_read_plain_states(hidden_layers: int) -> None:
+def test_heads_that_absorbed_a_transformation_read_plain_states(hidden_layers: int) -> None:
     heads, (states, _) = _heads(hidden_layers), _inputs()
-    mean, scale = states.mean(dim=0), states.std(dim=0) + 0.5
-    standardized = (states - mean) / scale
-    q_values, values = heads.q(standardized).detach(), heads.v(standardized).detach()
-    heads.absorb_standardization(mean, scale)
+    mean = states.mean(dim=0)
+    matrix = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    transformed = (states - mean) @ matrix
+    q_values, values = heads.q(transformed).detach(), heads.v(transformed).detach()
+    heads.absorb(mean, matrix)
     torch.testing.assert_close(heads.q(states), q_values)
     torch.testing.assert_close(heads.v(states), values)
 
