@@ -32,7 +32,10 @@ def test_a_file_parses_and_its_header_tells_command_result_and_time(path: Path) 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_what_evaluation_names_are_policies_of_the_published_vocabulary(path: Path) -> None:
-    known = {"behavior", "bc", "filtered_bc", "iql", "cql", "dt", "dpo", "kto", "simpo", "grpo"}
+    known = {"behavior", "bc", "filtered_bc", "iql", "cql", "dt", "dpo", "kto", "simpo", "grpo"} | {
+        "dpo_trajectory",
+        "rft",
+    }
     for stage in load_pipeline(path).stages.values():
         if stage.kind == "evaluate":
             assert set(stage.policies) <= known
