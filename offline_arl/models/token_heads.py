@@ -30,7 +30,7 @@ from offline_arl.objectives import token_q_values
 
 WEIGHTS_NAME = "token_value_heads.safetensors"
 CONFIG_NAME = "token_value_heads.json"
-_OUTPUT_SCALE = 0.1  # standard deviation of Q and V of standardized states before training, in units of return
+_OUTPUT_SCALE = 0.1  # standard deviation of Q and V before training, of states of unit variance, in units of return
 
 
 class TokenHeadShape(msgspec.Struct, frozen=True):

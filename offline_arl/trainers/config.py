@@ -134,7 +134,7 @@ class TokenValueConfig(WeightedBCConfig):
     discount: float = Field(default=0.99, ge=0, le=1)
     discount_unit: Literal["step", "token"] = "step"
     expectile: float = Field(default=0.7, gt=0, lt=1)
-    conservative_weight: NonNegativeFloat = 0.1
+    conservative_weight: NonNegativeFloat = 0.01  # that of LMRL-Gym; for returns of about 1
     conservative_temperature: PositiveFloat = 1.0
     target_update_rate: float = Field(default=0.02, gt=0, le=1)
     truncation: Literal["bootstrap", "terminal"] = "bootstrap"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +14,8 @@ import torch
 from torch import nn
 
 from offline_arl.datasets.segments import SegmentRow
+from offline_arl.workflows.ingest import ingest
+from offline_arl.workflows.single import build_from_store
 from toys import toy_row
 
 
@@ -54,6 +59,20 @@ def transition_rows(count: int) -> list[SegmentRow]:
         )
         for number in range(count)
     ]
+
+
+def walk_transitions(folder: Path) -> Path:
+    """A dataset of a few walks in the graph of `random_walks`, with a random tiny policy in its folder `policy`."""
+    lines = []
+    for number, walk in enumerate(("b d a", "c e a", "f h g a", "k l m")):
+        messages = [{"role": "system", "content": "Walk to a along the edges of the graph."}]
+        for node, following in itertools.pairwise(walk.split()):
+            messages += [{"role": "user", "content": node}, {"role": "assistant", "content": following}]
+        lines.append(json.dumps({"messages": messages, "success": walk.endswith("a"), "task_id": str(number)}))
+    (folder / "log.jsonl").write_text("\n".join(lines))
+    ingest(folder / "log.jsonl", folder / "store")
+    build_from_store(folder / "store", folder / "data", form="transitions")
+    return folder / "data"
 
 
 class OneHotModel(nn.Module):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra train")
 
 import torch
+from toys.token_transitions import walk_transitions
 
 from offline_arl.errors import DataError, UsageError
 from offline_arl.models.policy import load_model, policy_fingerprint
@@ -19,26 +18,14 @@ from offline_arl.models.token_heads import load_token_heads
 from offline_arl.trainers.value_record import load_value_record
 from offline_arl.workflows.config import load_pipeline
 from offline_arl.workflows.context import StageOutputs
-from offline_arl.workflows.ingest import ingest
-from offline_arl.workflows.single import build_from_store, run_stage
+from offline_arl.workflows.single import run_stage
 
 SETTINGS = {"max_steps": 3, "batch_size": 8, "tokens_per_batch": 256, "holdout_fraction": 0.25}
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Transitions of a few walks in the graph of `random_walks`, with a random policy."""
-    folder = tmp_path_factory.mktemp("tokens")
-    lines = []
-    for number, walk in enumerate(("b d a", "c e a", "f h g a", "k l m")):
-        messages = [{"role": "system", "content": "Walk to a along the edges of the graph."}]
-        for node, following in itertools.pairwise(walk.split()):
-            messages += [{"role": "user", "content": node}, {"role": "assistant", "content": following}]
-        lines.append(json.dumps({"messages": messages, "success": walk.endswith("a"), "task_id": str(number)}))
-    (folder / "log.jsonl").write_text("\n".join(lines))
-    ingest(folder / "log.jsonl", folder / "store")
-    build_from_store(folder / "store", folder / "data", form="transitions")
-    return folder / "data"
+    return walk_transitions(tmp_path_factory.mktemp("tokens"))
 
 
 def _train(data: Path, output: Path, algorithm: str, **settings: Any) -> StageOutputs:
