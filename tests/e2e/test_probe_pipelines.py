@@ -64,15 +64,3 @@ def test_every_policy_is_measured_as_the_logs_are(name: str, tmp_path: Path) -> 
     per_trajectory = metrics["steps/transitions"]["estimate"] if windowed else len(logged)
     with_action = sum(len(row.steps) > 0 for row in transitions)
     assert with_action == per_trajectory
-
-
-@pytest.mark.slow
-@pytest.mark.learning
-def test_values_stitch_what_imitation_cannot(tmp_path: Path) -> None:
-    """The goal from all starts, against half of them for whoever imitates the best attempts of each start."""
-    pipeline = smaller("stitching", trajectories=400, updates=80, value_steps=600, tasks=6, target_returns="task")
-    metrics = run_pipeline(pipeline, tmp_path / "run").results["metrics"]
-    assert metrics["success/iql"]["estimate"] >= 0.95
-    for policy in ("filtered_bc", "dt"):
-        assert metrics[f"success/{policy}"]["estimate"] <= 0.6
-    assert metrics["return/filtered_bc"]["estimate"] == pytest.approx(0.75)
