@@ -26,7 +26,7 @@ pytestmark = pytest.mark.learning
 DISCOUNT = tabular.DISCOUNT
 SETTINGS: dict[str, Any] = {
     "hidden_layers": 0, "holdout_fraction": 0.0, "weight_decay": 0.0, "warmup_fraction": 0.0, "learning_rate": 0.03,
-    "target_update_rate": 0.5, "batch_size": 1_000, "max_steps": 1_500, "discount": DISCOUNT,
+    "target_update_rate": 0.5, "batch_size": 1_000, "max_steps": 1_500, "discount": DISCOUNT, "whiten_states": False,
 }  # fmt: skip
 
 
