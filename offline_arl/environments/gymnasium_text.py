@@ -24,10 +24,10 @@ from offline_arl.environments.probes.dynamic_programming import (
 )
 from offline_arl.environments.probes.environment import Move, Probe
 from offline_arl.environments.probes.family import Behavior, ProbeFamily, Start
+from offline_arl.environments.splits import SPLITS
 from offline_arl.errors import UsageError
 
 _STEPS = 200  # where the environment has no limit of its own
-_SPLITS = ("train", "validation", "test")
 _STARTS = 1_000  # seeds of a split
 
 
@@ -108,23 +108,20 @@ class GymnasiumText(Probe):
     def _begin(self, payload: dict[str, Any]) -> str:
         observation, _ = self._env.reset(seed=int(payload["seed"]))
         self._last_reward = 0.0
-        self._total = 0.0
         self._state = self._words.describe(self._env, observation)
         return self._state
 
     def _act(self, action: str) -> Move:
         if action not in self._words.actions:
-            self._total += self._illegal_reward
             return Move(self._state, self._illegal_reward, invalid=True)
         observation, reward, terminated, truncated, _ = self._env.step(self._words.actions.index(action))
         self._last_reward = float(reward)
-        self._total += self._last_reward
         self._state = self._words.describe(self._env, observation)
         return Move(self._state, self._last_reward, "goal" if terminated or truncated else None)
 
     def _judge(self) -> tuple[bool, float, dict[str, float]]:
-        success = self._last_reward > 0 if self._threshold is None else self._total >= self._threshold
-        return success, self._total, {}
+        success = self._last_reward > 0 if self._threshold is None else self._return >= self._threshold
+        return success, self._return, {}
 
 
 class GymnasiumFamily(ProbeFamily):
@@ -171,7 +168,7 @@ class GymnasiumFamily(ProbeFamily):
 
     def starts(self, split: str, *, seed: int) -> Sequence[Start]:
         """Seeds, others in each split."""
-        first = _SPLITS.index(split) * _STARTS
+        first = SPLITS.index(split) * _STARTS
         return [Start(str(number), self._id, {"seed": number}) for number in range(first, first + _STARTS)]
 
     def behavior(self, start: Start, generator: np.random.Generator) -> Behavior:
@@ -212,9 +209,7 @@ class GymnasiumFamily(ProbeFamily):
         Raises:
             UsageError: The environment has no table of transitions.
         """
-        if self.mdp is None:
-            raise UsageError(f"{self.name} has no table of transitions, so nothing exact can be said about it")
-        values = start_values(self.mdp, policy, horizon=self.max_steps, discount=1.0)
+        values = start_values(self._table(), policy, horizon=self.max_steps, discount=1.0)
         return float(self._new().unwrapped.initial_state_distrib @ values)
 
     def best_policy(self) -> FloatArray:
@@ -223,9 +218,7 @@ class GymnasiumFamily(ProbeFamily):
         Raises:
             UsageError: The environment has no table of transitions.
         """
-        if self.mdp is None:
-            raise UsageError(f"{self.name} has no table of transitions, so nothing exact can be said about it")
-        return greedy_policy(timed_action_values(self.mdp, horizon=self.max_steps, discount=1.0)[0])
+        return greedy_policy(timed_action_values(self._table(), horizon=self.max_steps, discount=1.0)[0])
 
     def uniform_policy(self) -> FloatArray:
         """[S, A] every action alike.
@@ -233,9 +226,12 @@ class GymnasiumFamily(ProbeFamily):
         Raises:
             UsageError: The environment has no table of transitions.
         """
+        return uniform_policy(self._table())
+
+    def _table(self) -> TabularMDP:
         if self.mdp is None:
             raise UsageError(f"{self.name} has no table of transitions, so nothing exact can be said about it")
-        return uniform_policy(self.mdp)
+        return self.mdp
 
     @cached_property
     def _best(self) -> dict[str, tuple[str, ...]] | None:

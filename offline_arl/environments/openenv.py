@@ -15,11 +15,11 @@ import msgspec
 
 from offline_arl import optional
 from offline_arl.environments.protocol import EpisodeStart, StepResult, StopReason, Task
+from offline_arl.environments.splits import SPLITS, require_split
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.calls import call_problem
 from offline_arl.trajectories.schema import Message, MessageError, Outcome, Producer, TextPart, text_message
 
-SPLITS = ("train", "validation", "test")
 _OF_THE_PROTOCOL = frozenset({"done", "reward", "metadata"})
 _TEXT_LIMIT = 20_000
 
@@ -175,8 +175,7 @@ class OpenEnvFamily:
         Raises:
             UsageError: `split` is none of the three.
         """
-        if split not in SPLITS:
-            raise UsageError(f"unknown split {split!r}; use one of {', '.join(SPLITS)}")
+        require_split(split)
         first = SPLITS.index(split) * 1_000_000 + seed % 1000 * 1000
         return [Task(f"openenv-{number}", "openenv", {"seed": number}) for number in range(first, first + count)]
 

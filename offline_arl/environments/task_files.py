@@ -23,7 +23,6 @@ The environment `file:PATH` is that of such a file.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,11 +34,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from offline_arl.environments.mcp_world import McpServer, McpWorld
 from offline_arl.environments.protocol import Examples, Task
+from offline_arl.environments.splits import require_split, split_of_content
 from offline_arl.environments.tool_environment import FunctionJudge, ScriptedUser, ToolEnvironment, World
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.schema import Message, Outcome, TextPart, tool_call
-
-SPLITS = ("train", "validation", "test")
 
 
 class _Part(BaseModel):
@@ -188,8 +186,7 @@ class TaskFileFamily:
         Raises:
             UsageError: There is no such split, or no task of it.
         """
-        if split not in SPLITS:
-            raise UsageError(f"unknown split {split!r}; use one of {', '.join(SPLITS)}")
+        require_split(split)
         found = [_task(entry) for entry in self.file.tasks if _split(entry) == split]
         if not found:
             raise UsageError(f"{self._path}: no task of the split {split!r}")
@@ -245,5 +242,4 @@ def _task(entry: TaskEntry) -> Task:
 def _split(entry: TaskEntry) -> str:
     if entry.split is not None:
         return entry.split
-    digest = hashlib.sha256(entry.id.encode()).digest()[0] % 5
-    return "train" if digest < 3 else SPLITS[digest - 2]
+    return split_of_content(entry.id.encode())

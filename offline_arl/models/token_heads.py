@@ -21,11 +21,9 @@ import msgspec
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from offline_arl.errors import DataError
+from offline_arl.models.head_files import read_heads, write_heads
 from offline_arl.objectives import token_q_values
 
 WEIGHTS_NAME = "token_value_heads.safetensors"
@@ -176,10 +174,7 @@ def _linear(fan_in: int, fan_out: int) -> nn.Linear:
 
 def save_token_heads(heads: TokenValueHeads, folder: str | Path) -> None:
     """Write the heads into the folder of the model whose states they read: weights as safetensors, sizes as JSON."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: value.contiguous() for name, value in heads.state_dict().items()}, folder / WEIGHTS_NAME)
-    (folder / CONFIG_NAME).write_bytes(msgspec.json.encode(heads.shape) + b"\n")
+    write_heads(heads, heads.shape, Path(folder), weights=WEIGHTS_NAME, sizes=CONFIG_NAME)
 
 
 def load_token_heads(folder: str | Path) -> TokenValueHeads:
@@ -188,12 +183,11 @@ def load_token_heads(folder: str | Path) -> TokenValueHeads:
     Raises:
         DataError: A file is missing or damaged.
     """
-    folder = Path(folder)
-    try:
-        shape = msgspec.json.decode((folder / CONFIG_NAME).read_bytes(), type=TokenHeadShape)
-        heads = TokenValueHeads(shape, generator=torch.Generator())
-        heads.load_state_dict(load_file(folder / WEIGHTS_NAME))
-    except (OSError, msgspec.DecodeError, SafetensorError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{folder}: cannot read the token value heads ({reason}); train them again") from error
-    return heads.eval().requires_grad_(False)
+    return read_heads(
+        Path(folder),
+        lambda shape: TokenValueHeads(shape, generator=torch.Generator()),
+        TokenHeadShape,
+        weights=WEIGHTS_NAME,
+        sizes=CONFIG_NAME,
+        what="token value heads",
+    )

@@ -11,11 +11,9 @@ import msgspec
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from offline_arl.errors import DataError
+from offline_arl.models.head_files import read_heads, write_heads
 
 N_CRITICS = 2
 WEIGHTS_NAME = "value_heads.safetensors"
@@ -147,10 +145,7 @@ class ValueHeads(nn.Module):
 
 def save_heads(heads: ValueHeads, folder: str | Path) -> None:
     """Write the weights as safetensors and the sizes as JSON into a folder."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: value.contiguous() for name, value in heads.state_dict().items()}, folder / WEIGHTS_NAME)
-    (folder / CONFIG_NAME).write_bytes(msgspec.json.encode(heads.shape) + b"\n")
+    write_heads(heads, heads.shape, Path(folder), weights=WEIGHTS_NAME, sizes=CONFIG_NAME)
 
 
 def load_heads(folder: str | Path) -> ValueHeads:
@@ -159,12 +154,11 @@ def load_heads(folder: str | Path) -> ValueHeads:
     Raises:
         DataError: A file is missing or damaged.
     """
-    folder = Path(folder)
-    try:
-        shape = msgspec.json.decode((folder / CONFIG_NAME).read_bytes(), type=HeadShape)
-        heads = ValueHeads(shape, generator=torch.Generator())
-        heads.load_state_dict(load_file(folder / WEIGHTS_NAME))
-    except (OSError, msgspec.DecodeError, SafetensorError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{folder}: cannot read the value heads ({reason}); train them again") from error
-    return heads.eval().requires_grad_(False)
+    return read_heads(
+        Path(folder),
+        lambda shape: ValueHeads(shape, generator=torch.Generator()),
+        HeadShape,
+        weights=WEIGHTS_NAME,
+        sizes=CONFIG_NAME,
+        what="value heads",
+    )

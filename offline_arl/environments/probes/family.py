@@ -13,11 +13,11 @@ import numpy as np
 from offline_arl.environments.probes.dynamic_programming import FloatArray
 from offline_arl.environments.probes.environment import Probe
 from offline_arl.environments.protocol import Task
+from offline_arl.environments.splits import require_split
 from offline_arl.errors import UsageError
 from offline_arl.trajectories.files import write_atomically
 from offline_arl.trajectories.schema import text_message
 
-SPLITS = ("train", "validation", "test")
 Policy = Callable[[Sequence[str], np.random.Generator], str]  # the states seen so far -> the next action
 
 
@@ -108,8 +108,7 @@ class ProbeFamily(ABC):
             yield {"id": f"{task.task_id}/{index}", **record}
 
     def _starts(self, split: str, *, seed: int) -> Sequence[Start]:
-        if split not in SPLITS:
-            raise UsageError(f"unknown split {split!r}; use one of {', '.join(SPLITS)}")
+        require_split(split)
         return self.starts(split, seed=seed)
 
     def _task(self, split: str, start: Start, *, repetition: int = 0) -> Task:

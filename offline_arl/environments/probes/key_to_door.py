@@ -12,7 +12,6 @@ The action is a direction; a text that is none is an illegal move, which wastes 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import cache
 from itertools import product
@@ -27,8 +26,9 @@ from offline_arl.environments.probes.dynamic_programming import (
     uniform_policy,
 )
 from offline_arl.environments.probes.environment import Move, Probe
-from offline_arl.environments.probes.family import SPLITS, Behavior, ProbeFamily, Start
+from offline_arl.environments.probes.family import Behavior, ProbeFamily, Start
 from offline_arl.environments.probes.grid import ACTIONS, Grid
+from offline_arl.environments.splits import SPLITS, split_of_content
 
 ROOM = Grid("....\n....\n....\n....")
 KEY = "A0"
@@ -109,8 +109,7 @@ def _starts_of(split: str) -> tuple[Start, ...]:
     found = []
     for cells in product(KEY_STARTS, ROOM.cells, DOOR_STARTS):
         label = "-".join(cells)
-        digest = hashlib.sha256(label.encode()).digest()[0] % 5
-        if split == ("train" if digest < 3 else SPLITS[digest - 2]):
+        if split == split_of_content(label.encode()):
             found.append(Start(label, KeyToDoorFamily.name, {"starts": list(cells)}))
     return tuple(found)
 

@@ -32,7 +32,6 @@ class Replay:
         self.max_steps = max_steps
         self._recordings = recordings
         self._writes = writes
-        self._turns: list[Turn] = []
         self._state: _State | None = None
 
     def reset(self, task: Task) -> EpisodeStart:

@@ -6,7 +6,6 @@ folder/recordings.jsonl    one `Recording` a line
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ import msgspec
 from offline_arl.environments.protocol import Examples, Task
 from offline_arl.environments.replay.environment import Replay
 from offline_arl.environments.replay.recording import Recording, recording_of
+from offline_arl.environments.splits import SPLITS, require_split, split_of_content
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.files import write_atomically
 from offline_arl.trajectories.lineage import StoreReference
@@ -24,7 +24,6 @@ from offline_arl.trajectories.schema import Message, Trajectory
 MANIFEST_NAME = "manifest.json"
 RECORDINGS_NAME = "recordings.jsonl"
 FORMAT = "offline_arl.replay_tasks"
-SPLITS = ("train", "validation", "test")
 _MORE_STEPS = 10  # than the longest recording
 
 
@@ -79,8 +78,7 @@ class ReplayFamily:
         Raises:
             UsageError: `split` is none of the three, or has no task.
         """
-        if split not in SPLITS:
-            raise UsageError(f"unknown split {split!r}; use one of {', '.join(SPLITS)}")
+        require_split(split)
         found = [task for task in self._tasks if self._split_of[task.task_id] == split]
         if not found:
             raise UsageError(f"{self._folder}: no task of the split {split!r}; there are {self._counts()}")
@@ -194,8 +192,7 @@ def write_tasks(
 
 def _split_of(trajectory: Trajectory) -> str:
     name = trajectory.task_id or trajectory.trajectory_id
-    digest = hashlib.sha256(name.encode(errors="surrogatepass")).digest()[0] % 5
-    return "train" if digest < 3 else SPLITS[digest - 2]
+    return split_of_content(name.encode(errors="surrogatepass"))
 
 
 def _first(group: list[Recording], *, success: bool) -> list[Message] | None:

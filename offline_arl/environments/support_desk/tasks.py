@@ -14,12 +14,11 @@ import msgspec
 import numpy as np
 
 from offline_arl.environments.protocol import Task
+from offline_arl.environments.splits import SPLITS, require_split, split_of_content
 from offline_arl.environments.support_desk import phrases
-from offline_arl.errors import UsageError
 
 RequestKind = Literal["status", "address", "refund", "complaint"]
 OrderStatus = Literal["processing", "shipped", "delivered"]
-SPLITS = ("train", "validation", "test")
 REFUND_WEEKS = 4
 
 # One cycle of task types: every split of at least 20 tasks covers every type in these shares.
@@ -130,8 +129,7 @@ def expectation(payload: DeskPayload) -> Expectation:
 
 def split_of(payload: DeskPayload) -> str:
     """The split that a task's content belongs to: 60 % train, 20 % validation, 20 % test of all contents."""
-    digest = hashlib.sha256(encode_payload(payload)).digest()[0] % 5
-    return "train" if digest < 3 else SPLITS[digest - 2]
+    return split_of_content(encode_payload(payload))
 
 
 def generate_tasks(split: str, count: int, *, seed: int) -> list[Task]:
@@ -140,8 +138,7 @@ def generate_tasks(split: str, count: int, *, seed: int) -> list[Task]:
     Raises:
         UsageError: `split` is not "train", "validation" or "test".
     """
-    if split not in SPLITS:
-        raise UsageError(f"unknown split {split!r}; use one of {', '.join(SPLITS)}")
+    require_split(split)
     return [_task(split, index, seed) for index in range(count)]
 
 
