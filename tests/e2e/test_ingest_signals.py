@@ -58,11 +58,20 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1.0])
-def test_an_interrupt_of_all_processes_is_told_in_one_line(log: Path, tmp_path: Path, seconds: float) -> None:
-    process = start(log, "--store", tmp_path / "store", "--workers", "2")
+@pytest.fixture(scope="module")
+def long_log(log: Path) -> Path:
+    """So long that no machine is through with it before it is interrupted."""
+    path = log.with_name("long.jsonl")
+    path.write_bytes(log.read_bytes() * 5)
+    return path
+
+
+@pytest.mark.parametrize("at", ["start", "middle"])
+def test_an_interrupt_of_all_processes_is_told_in_one_line(long_log: Path, tmp_path: Path, at: str) -> None:
+    process = start(long_log, "--store", tmp_path / "store", "--workers", "2")
     wait_for(lambda: workers_of(process), "workers")
-    time.sleep(seconds)
+    if at == "middle":
+        wait_for(lambda: list((tmp_path / "store").glob("trajectories/*.parquet")), "work that is done")
     os.killpg(process.pid, signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, json.loads(stdout), stderr) == (130, {"error": "interrupted"}, "error: interrupted\n")
@@ -70,8 +79,8 @@ def test_an_interrupt_of_all_processes_is_told_in_one_line(log: Path, tmp_path: 
     wait_for(lambda: not workers_of(process), "the end of the workers")
 
 
-def test_workers_end_with_the_process_that_started_them(log: Path, tmp_path: Path) -> None:
-    process = start(log, "--store", tmp_path / "store", "--workers", "3")
+def test_workers_end_with_the_process_that_started_them(long_log: Path, tmp_path: Path) -> None:
+    process = start(long_log, "--store", tmp_path / "store", "--workers", "3")
     wait_for(lambda: workers_of(process), "workers")  # the second one starts when the first is busy
     time.sleep(1)
     process.kill()
@@ -80,8 +89,8 @@ def test_workers_end_with_the_process_that_started_them(log: Path, tmp_path: Pat
     assert Store(tmp_path / "store").verify() == []
 
 
-def test_a_worker_that_is_killed_is_an_error_in_one_line(log: Path, tmp_path: Path) -> None:
-    process = start(log, "--store", tmp_path / "store", "--workers", "2")
+def test_a_worker_that_is_killed_is_an_error_in_one_line(long_log: Path, tmp_path: Path) -> None:
+    process = start(long_log, "--store", tmp_path / "store", "--workers", "2")
     wait_for(lambda: list((tmp_path / "store").glob("trajectories/*.parquet")), "work that is done")
     os.kill(workers_of(process)[0], signal.SIGKILL)
     stdout, stderr = process.communicate(timeout=60)
