@@ -11,7 +11,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from offline_arl.datasets.segments import DatasetManifest, SegmentRenderer, SegmentWriter, rows_of, success_of
+from offline_arl.datasets.manifest import DatasetManifest
+from offline_arl.datasets.segments import SegmentRenderer, SegmentWriter, rows_of, success_of
 from offline_arl.errors import DataError
 from offline_arl.rewards.components import RewardConfig, step_rewards
 from offline_arl.trajectories.schema import Trajectory

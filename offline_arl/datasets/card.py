@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from offline_arl.datasets.segments import DatasetManifest
+    from offline_arl.datasets.manifest import DatasetManifest
 
 CARD_NAME = "README.md"
 

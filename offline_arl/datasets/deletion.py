@@ -16,16 +16,9 @@ import pyarrow.parquet as pq
 
 from offline_arl.datasets.card import CARD_NAME
 from offline_arl.datasets.folders import MAPPED_NAME, part_paths
+from offline_arl.datasets.manifest import MANIFEST_NAME, DatasetManifest, load_manifest, write_manifest
 from offline_arl.datasets.pairs.folder import PairDataset, PreferenceRow, PreferenceWriter, UnpairedDataset
-from offline_arl.datasets.segments import (
-    MANIFEST_NAME,
-    DatasetManifest,
-    SegmentDataset,
-    SegmentRow,
-    SegmentWriter,
-    load_manifest,
-    write_manifest,
-)
+from offline_arl.datasets.segments import SegmentDataset, SegmentRow, SegmentWriter
 from offline_arl.errors import DataError
 
 _ID_COLUMNS = {"pairs": ("chosen_trajectory_id", "rejected_trajectory_id")}

@@ -1,40 +1,26 @@
-"""The folder that all segment datasets share: Parquet parts, one row a segment, and a manifest.
+"""Datasets of segments: one row a segment, with its tokens, masks and, where the kind has them, signals of its steps.
 
-    folder/manifest.json         kind, fingerprint, configuration, counts (also of what was left out, and why)
-    folder/part-00000.parquet    token_ids, action_mask, step_index, ...
-    folder/README.md             the card, by which `datasets.load_dataset(folder)` reads the parts
-
-A dataset is written to a temporary folder beside its place and renamed when complete, so a killed build leaves
-nothing half-written.
+A folder (`datasets.writer`) has the columns of `SegmentRow`, those of the kind alone.
 """
 
 from __future__ import annotations
 
-import hashlib
-import uuid
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol, get_args
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from offline_arl.datasets.card import write_card
-from offline_arl.datasets.folders import ColumnTable, FolderWriter, read_parts
-from offline_arl.errors import DataError, UsageError
-from offline_arl.trajectories.lineage import StoreReference
+from offline_arl.datasets.folders import ColumnTable, read_parts
+from offline_arl.datasets.manifest import DatasetManifest, Kind, SegmentKind, load_manifest
+from offline_arl.datasets.writer import DatasetWriter
+from offline_arl.errors import UsageError
 from offline_arl.trajectories.schema import Message, Outcome, Trajectory
 from offline_arl.trajectories.segment import Segment
 
-FORMAT_VERSION = 1
-SegmentKind = Literal["bc", "transitions", "return_conditioned"]
-Kind = Literal[SegmentKind, "pairs", "unpaired"]
-MANIFEST_NAME = "manifest.json"
 ROWS_PER_GROUP = 2_048
 ROWS_PER_PART = 65_536
 TOKENS_TO_MAP = 200_000_000  # about 2.6 GB of rows
@@ -98,28 +84,6 @@ class SegmentRenderer(Protocol):
         ...
 
 
-class DatasetManifest(msgspec.Struct, frozen=True):
-    """What a dataset folder holds.
-
-    `counts` has rows, trajectories, steps, tokens and action_tokens. `excluded` counts the trajectories that were
-    left out by reason; their sum and `counts["trajectories"]` is the number read. `assumed` counts what the logs do
-    not say and the configuration filled in. `content_sha256` covers the token ids, masks and signals of all rows.
-    `lineage` names the store, `deleted` counts trajectories that were deleted from the dataset after it was built;
-    they still count in `assumed`.
-    """
-
-    kind: Kind
-    fingerprint: str
-    config: dict[str, Any]
-    counts: dict[str, int]
-    excluded: dict[str, int]
-    content_sha256: str
-    assumed: dict[str, int] = {}
-    lineage: StoreReference | None = None
-    deleted: int = 0
-    format_version: int = FORMAT_VERSION
-
-
 @dataclass(frozen=True, eq=False)
 class SegmentRow:
     """One row: a segment, the labels of its trajectory, and per-step signals where the kind has them.
@@ -161,8 +125,8 @@ def success_of(outcome: Outcome) -> bool | None:
     return None if outcome.score is None else outcome.score >= 1.0
 
 
-class SegmentWriter:
-    """Writes a dataset folder; use as a context manager. Nothing appears at `output` before the block ends well.
+class SegmentWriter(DatasetWriter):
+    """Writes a dataset of segments; `counts` has rows, trajectories, steps, tokens and action_tokens.
 
     Args:
         output: Folder to create. An existing dataset there is replaced when the new one is complete.
@@ -173,60 +137,32 @@ class SegmentWriter:
 
     Raises:
         UsageError: `output` exists and is not a dataset folder.
-        DataError: No row was written (raised at the end of the block).
     """
 
     def __init__(
         self, output: Path, *, kind: SegmentKind, fingerprint: str, config: dict[str, Any], may_be_empty: bool = False
     ) -> None:
-        self._folder = FolderWriter(
+        super().__init__(
             output,
             pa.schema(_BASE_FIELDS + _KIND_FIELDS[kind]),
-            manifest_name=MANIFEST_NAME,
+            kind=kind,
+            fingerprint=fingerprint,
+            config=config,
+            may_be_empty=may_be_empty,
             rows_per_group=ROWS_PER_GROUP,
             rows_per_part=ROWS_PER_PART,
         )
-        self._kind: SegmentKind = kind
-        self._fingerprint = fingerprint
-        self._config = config
-        self._may_be_empty = may_be_empty
-        self._hash = hashlib.sha256()
-        self._counts = Counter({"rows": 0, "trajectories": 0, "steps": 0, "tokens": 0, "action_tokens": 0})
-        self._excluded: Counter[str] = Counter()
-        self._assumed: Counter[str] = Counter()
-        self.manifest: DatasetManifest | None = None
-
-    def __enter__(self) -> SegmentWriter:
-        self._folder.__enter__()
-        return self
+        self.counts.update({"rows": 0, "trajectories": 0, "steps": 0, "tokens": 0, "action_tokens": 0})
 
     def add(self, rows: Sequence[SegmentRow]) -> None:
         """Add the rows of one trajectory."""
-        self._counts["trajectories"] += 1
+        self.counts["trajectories"] += 1
         for row in rows:
-            self._counts["rows"] += 1
-            self._counts["tokens"] += len(row)
-            self._counts["action_tokens"] += int(row.action_mask.sum())
-            self._counts["steps"] += len(np.unique(row.step_index[row.action_mask]))
+            self.counts["tokens"] += len(row)
+            self.counts["action_tokens"] += int(row.action_mask.sum())
+            self.counts["steps"] += len(np.unique(row.step_index[row.action_mask]))
             self._update_hash(row)
-        self._folder.add(rows)
-
-    def exclude(self, reason: str) -> None:
-        """Count a trajectory that is left out."""
-        self._excluded[reason] += 1
-
-    def assume(self, what: str) -> None:
-        """Count something that the log does not say and the configuration decided."""
-        self._assumed[what] += 1
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self._commit()
-        finally:
-            self._folder.__exit__(kind, error, traceback)
+        self._write(rows)
 
     def _update_hash(self, row: SegmentRow) -> None:
         self._hash.update(row.trajectory_id.encode())
@@ -235,25 +171,6 @@ class SegmentWriter:
         for array in arrays:
             if array is not None:
                 self._hash.update(np.ascontiguousarray(array).tobytes())
-
-    def _commit(self) -> None:
-        nothing = self._counts["rows"] == 0
-        self._folder.finish(even_nothing=nothing and self._may_be_empty)
-        if nothing and not self._may_be_empty:
-            reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(self._excluded.items()))
-            raise DataError(f"the {self._kind} dataset would be empty ({reasons or 'no trajectory was read'})")
-        self.manifest = DatasetManifest(
-            kind=self._kind,
-            fingerprint=self._fingerprint,
-            config=self._config,
-            counts=dict(self._counts),
-            excluded=dict(sorted(self._excluded.items())),
-            assumed=dict(sorted(self._assumed.items())),
-            content_sha256=self._hash.hexdigest(),
-        )
-        write_manifest(self._folder.folder, self.manifest)
-        write_card(self._folder.folder, self.manifest, self._folder.schema)
-        self._folder.publish()
 
 
 class SegmentDataset(Sequence[SegmentRow]):
@@ -312,34 +229,6 @@ class SegmentDataset(Sequence[SegmentRow]):
         """Raise a `UsageError` unless the dataset is of one of `kinds`."""
         if self.manifest.kind not in kinds:
             raise UsageError(f"the dataset is of kind {self.manifest.kind}, this needs {' or '.join(kinds)}")
-
-
-def load_manifest(folder: Path) -> DatasetManifest:
-    """Read the manifest of a dataset folder.
-
-    Raises:
-        DataError: It is missing, damaged or of another format version.
-    """
-    path = folder / MANIFEST_NAME
-    try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=DatasetManifest)
-    except FileNotFoundError:
-        raise DataError(f"{folder} is not a dataset folder: it has no {MANIFEST_NAME}") from None
-    except msgspec.DecodeError as error:
-        raise DataError(f"{path}: {error}; build the dataset again") from error
-    if manifest.format_version != FORMAT_VERSION:
-        raise DataError(f"{path}: format version {manifest.format_version} is not {FORMAT_VERSION}; build it again")
-    return manifest
-
-
-def write_manifest(folder: Path, manifest: DatasetManifest) -> None:
-    """Write or replace the manifest of a dataset folder, all of it or nothing."""
-    temporary = folder / f".{MANIFEST_NAME}.{uuid.uuid4().hex[:8]}"
-    try:
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-        temporary.replace(folder / MANIFEST_NAME)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def rows_of(trajectory: Trajectory, segments: Sequence[Segment]) -> list[SegmentRow]:

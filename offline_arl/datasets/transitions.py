@@ -19,7 +19,8 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from offline_arl.datasets.segments import DatasetManifest, SegmentRenderer, SegmentRow, SegmentWriter, rows_of
+from offline_arl.datasets.manifest import DatasetManifest
+from offline_arl.datasets.segments import SegmentRenderer, SegmentRow, SegmentWriter, rows_of
 from offline_arl.rewards.components import RewardConfig, step_rewards
 from offline_arl.trajectories.schema import Trajectory
 

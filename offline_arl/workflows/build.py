@@ -11,9 +11,9 @@ import msgspec
 import polars as pl
 
 from offline_arl.datasets.bc import BCConfig, build_bc, return_of_top_fraction
+from offline_arl.datasets.manifest import DatasetManifest, write_manifest
 from offline_arl.datasets.return_conditioned import ReturnConditionedConfig, build_return_conditioned
 from offline_arl.datasets.return_conditioning import fit_conditioning
-from offline_arl.datasets.segments import DatasetManifest, write_manifest
 from offline_arl.datasets.transitions import TransitionsConfig, build_transitions
 from offline_arl.errors import DataError, UsageError
 from offline_arl.models.embeddings import embed_new_tokens

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
+from offline_arl.datasets.manifest import DatasetManifest, write_manifest
 from offline_arl.datasets.negatives import NegativeMaker
 from offline_arl.datasets.pairs.build import build_pairs, build_unpaired
 from offline_arl.datasets.pairs.labels import ClassWeights
 from offline_arl.datasets.pairs.outcomes import QValues
 from offline_arl.datasets.pairs.rendering import Splits
-from offline_arl.datasets.segments import DatasetManifest, write_manifest
 from offline_arl.errors import DataError, UsageError
 from offline_arl.models.policy import load_tokenizer
 from offline_arl.rendering import Renderer

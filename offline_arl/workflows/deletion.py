@@ -194,7 +194,7 @@ def _look_into_dataset(store: Store, path: Path, kept: pl.DataFrame) -> DerivedD
     try:
         require("pyarrow", extra="train")
         from offline_arl.datasets.deletion import rows_by_trajectory
-        from offline_arl.datasets.segments import load_manifest
+        from offline_arl.datasets.manifest import load_manifest
 
         lineage = load_manifest(path).lineage
         if lineage is not None and lineage.store_id != store_id(store.path):

@@ -12,9 +12,9 @@ from typing import get_args
 import msgspec
 
 from offline_arl.datasets.audit import AuditConfig, AuditReport, Fault, audit, fix
+from offline_arl.datasets.manifest import DatasetManifest, load_manifest, write_manifest
 from offline_arl.datasets.pairs.export import OPENAI_PAIRS, TRL_PAIRS, TRL_UNPAIRED, PreferenceFormat
 from offline_arl.datasets.pairs.folder import PreferenceRow, load_preferences
-from offline_arl.datasets.segments import DatasetManifest, load_manifest, write_manifest
 from offline_arl.errors import DataError, OfflineArlError, UsageError
 from offline_arl.logs.exports.exporter import Container, NoRecordError
 from offline_arl.logs.exports.sinks import open_sink

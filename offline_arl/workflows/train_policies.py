@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_arl.datasets.collate import StepWeights
+from offline_arl.datasets.manifest import load_manifest
 from offline_arl.datasets.return_conditioned import conditioning_of
-from offline_arl.datasets.segments import SegmentDataset, load_manifest
+from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.errors import DataError, UsageError
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.feature_cache import load_features

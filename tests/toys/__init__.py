@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from offline_arl.datasets.segments import Kind, SegmentDataset, SegmentRow, SegmentWriter
+from offline_arl.datasets.manifest import Kind
+from offline_arl.datasets.segments import SegmentDataset, SegmentRow, SegmentWriter
 
 VOCABULARY = 24
 

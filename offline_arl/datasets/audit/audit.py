@@ -24,10 +24,10 @@ from offline_arl.datasets.audit.balance import (
 from offline_arl.datasets.audit.checks import Leaks, RowChecks, split_leaks
 from offline_arl.datasets.audit.report import DROPPED, AuditConfig, AuditReport, Example, Fault, Finding
 from offline_arl.datasets.audit.sides import shown
+from offline_arl.datasets.manifest import DatasetManifest, write_manifest
 from offline_arl.datasets.pairs.folder import PairDataset, PreferenceRow, PreferenceWriter, UnpairedDataset
 from offline_arl.datasets.pairs.labels import BALANCE, recommended_weights
 from offline_arl.datasets.pairs.rows import PairRow
-from offline_arl.datasets.segments import DatasetManifest, write_manifest
 
 PreferenceData = PairDataset | UnpairedDataset
 

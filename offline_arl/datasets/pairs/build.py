@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from offline_arl.datasets.manifest import DatasetManifest
 from offline_arl.datasets.pairs.folder import PreferenceWriter
 from offline_arl.datasets.pairs.labels import Labeled, labels_of, recommended_weights
 from offline_arl.datasets.pairs.mining import mine
@@ -26,7 +27,7 @@ from offline_arl.datasets.pairs.rendering import (
     tools_text,
 )
 from offline_arl.datasets.pairs.rows import UnpairedRow
-from offline_arl.datasets.segments import DatasetManifest, SegmentRenderer
+from offline_arl.datasets.segments import SegmentRenderer
 from offline_arl.rewards.preferences import PairsConfig, UnpairedConfig
 from offline_arl.trajectories.schema import Trajectory
 

@@ -9,24 +9,20 @@ Read one with `PairDataset.load(folder)`: a sequence of rows whose arrays are vi
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from offline_arl.datasets.card import write_card
-from offline_arl.datasets.folders import ColumnTable, FolderWriter, read_parts
+from offline_arl.datasets.folders import ColumnTable, read_parts
+from offline_arl.datasets.manifest import DatasetManifest, PreferenceKind, load_manifest
 from offline_arl.datasets.pairs.rows import PAIR_SCHEMA, UNPAIRED_SCHEMA, PairRow, UnpairedRow
-from offline_arl.datasets.segments import MANIFEST_NAME, DatasetManifest, load_manifest, write_manifest
-from offline_arl.errors import DataError, UsageError
+from offline_arl.datasets.writer import DatasetWriter
+from offline_arl.errors import UsageError
 
-PreferenceKind = Literal["pairs", "unpaired"]
 PreferenceRow = PairRow | UnpairedRow
 RowT = TypeVar("RowT", PairRow, UnpairedRow)
 
@@ -36,11 +32,11 @@ ROWS_PER_PART = 16_384
 _SCHEMAS: dict[PreferenceKind, pa.Schema] = {"pairs": PAIR_SCHEMA, "unpaired": UNPAIRED_SCHEMA}
 
 
-class PreferenceWriter:
-    """Writes a preference dataset; use as a context manager. Nothing appears at `output` before the block ends well.
+class PreferenceWriter(DatasetWriter):
+    """Writes a preference dataset.
 
-    The manifest's `counts` has rows, trajectories (that some row is about), tokens and action_tokens (of all sides),
-    and of each kind of pair (`pairs/step`) or label (`desirable`, `undesirable`) how many rows.
+    The manifest's `counts` has rows, tokens and action_tokens (of all sides), of each kind of pair (`pairs/step`) or
+    label (`desirable`, `undesirable`) how many rows, and the trajectories that some row is about.
 
     Args:
         output: Folder to create. An existing dataset there is replaced when the new one is complete.
@@ -51,7 +47,6 @@ class PreferenceWriter:
 
     Raises:
         UsageError: `output` exists and is not a dataset folder.
-        DataError: No row was written (raised at the end of the block).
     """
 
     def __init__(
@@ -63,32 +58,23 @@ class PreferenceWriter:
         config: dict[str, Any],
         may_be_empty: bool = False,
     ) -> None:
-        self._folder = FolderWriter(
+        super().__init__(
             output,
             _SCHEMAS[kind],
-            manifest_name=MANIFEST_NAME,
+            kind=kind,
+            fingerprint=fingerprint,
+            config=config,
+            may_be_empty=may_be_empty,
             rows_per_group=ROWS_PER_GROUP,
             rows_per_part=ROWS_PER_PART,
         )
-        self._kind: PreferenceKind = kind
-        self._fingerprint = fingerprint
-        self.config = config
-        self._may_be_empty = may_be_empty
-        self._hash = hashlib.sha256()
-        self.counts = Counter({"rows": 0, "tokens": 0, "action_tokens": 0})
+        self.counts.update({"rows": 0, "tokens": 0, "action_tokens": 0})
         self._trajectories: set[str] = set()
-        self._excluded: Counter[str] = Counter()
-        self._assumed: Counter[str] = Counter()
-        self.manifest: DatasetManifest | None = None
-
-    def __enter__(self) -> Self:
-        self._folder.__enter__()
-        return self
 
     def add(self, row: PreferenceRow) -> None:
         """Add a row."""
         label = f"pairs/{row.kind}" if isinstance(row, PairRow) else "desirable" if row.label else "undesirable"
-        self.counts.update(["rows", label])
+        self.counts[label] += 1
         self.counts["tokens"] += len(row)
         for token_ids, action_mask in _sides(row):
             self.counts["action_tokens"] += int(action_mask.sum())
@@ -96,43 +82,11 @@ class PreferenceWriter:
             self._hash.update(np.ascontiguousarray(action_mask).tobytes())
         self._hash.update(f"{_identity(row)}\0{label}\0{row.prompt_length}\0{row.weight:.6g}".encode())
         self._trajectories.update(row.trajectory_ids)
-        self._folder.add([row])
-
-    def exclude(self, reason: str, times: int = 1) -> None:
-        """Count what is left out: a pair that could be made and was not, or an attempt of which no row can be made."""
-        self._excluded[reason] += times
-
-    def assume(self, what: str, times: int = 1) -> None:
-        """Count something that the log does not say and the configuration decided."""
-        self._assumed[what] += times
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self._commit()
-        finally:
-            self._folder.__exit__(kind, error, traceback)
+        self._write([row])
 
     def _commit(self) -> None:
-        nothing = self.counts["rows"] == 0
-        if nothing and not self._may_be_empty:
-            reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(self._excluded.items()))
-            raise DataError(f"the {self._kind} dataset would be empty ({reasons or 'no trajectory was read'})")
-        self._folder.finish(even_nothing=nothing)
-        self.manifest = DatasetManifest(
-            kind=self._kind,
-            fingerprint=self._fingerprint,
-            config=self.config,
-            counts={**self.counts, "trajectories": len(self._trajectories)},
-            excluded=dict(sorted(self._excluded.items())),
-            assumed=dict(sorted(self._assumed.items())),
-            content_sha256=self._hash.hexdigest(),
-        )
-        write_manifest(self._folder.folder, self.manifest)
-        write_card(self._folder.folder, self.manifest, self._folder.schema)
-        self._folder.publish()
+        self.counts["trajectories"] = len(self._trajectories)
+        super()._commit()
 
 
 class _PreferenceDataset(Sequence[RowT], Generic[RowT]):

@@ -23,8 +23,8 @@ from offline_arl.datasets import (
     segments,
 )
 from offline_arl.datasets.deletion import remove_trajectories, rows_by_trajectory
+from offline_arl.datasets.manifest import DatasetManifest, write_manifest
 from offline_arl.datasets.return_conditioning import ReturnConditioning, TrainingReturns
-from offline_arl.datasets.segments import DatasetManifest, write_manifest
 from offline_arl.errors import DataError
 from offline_arl.rendering import Renderer
 from offline_arl.rendering.return_conditioning import ConditioningConfig

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from offline_arl.datasets import BCConfig, ReturnConditionedConfig, build_bc, build_return_conditioned
+from offline_arl.datasets.manifest import load_manifest
 from offline_arl.datasets.return_conditioned import conditioning_of
 from offline_arl.datasets.return_conditioning import FILE_NAME, ReturnConditioning, fit_conditioning, load_conditioning
-from offline_arl.datasets.segments import SegmentDataset, load_manifest
+from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.errors import DataError, UsageError
 from offline_arl.rendering import Renderer
 from offline_arl.rendering.return_conditioning import ConditioningConfig

@@ -9,9 +9,9 @@ from typing import Any
 import polars as pl
 import pytest
 
+from offline_arl.datasets.manifest import load_manifest
 from offline_arl.datasets.return_conditioned import conditioning_of
 from offline_arl.datasets.return_conditioning import load_conditioning
-from offline_arl.datasets.segments import load_manifest
 from offline_arl.environments.probes.stitching import best_logged_return
 from offline_arl.errors import UsageError
 from offline_arl.models.policy import load_policy
