@@ -46,7 +46,7 @@ from offline_arl.trainers.preference_config import (
 from offline_arl.trainers.preference_reference import answer_reference, pair_reference
 from offline_arl.trainers.preference_trainers import KTOTrainer, PairTrainer, PreferenceTrainer
 from offline_arl.trainers.random_state import preserved_random_state
-from offline_arl.trainers.run import ResumeFrom, RunFolders, TrainingRun, make_optimizer, pad_token_id
+from offline_arl.trainers.run import ResumeFrom, RunFolders, TrainingRun, pad_token_id
 from offline_arl.trainers.update_trainer import Report
 
 _logger = logging.getLogger(__name__)
@@ -102,10 +102,9 @@ def train_preferences(
     output_dir = Path(output_dir)
     rows = _rows_with_weight(dataset, config)
     check_fits(model, _Sides(rows))
-    algorithm, pad = _ALGORITHMS[type(config)], pad_token_id(tokenizer)
     reference = {
         "model": model if reference_model is None else reference_model,
-        "pad_token_id": pad,
+        "pad_token_id": pad_token_id(tokenizer),
         "tokens_per_batch": config.tokens_per_batch,
         "precision": config.precision,
         "folder": None if reference_folder is None else Path(reference_folder),
@@ -119,34 +118,23 @@ def train_preferences(
         folders=folders or RunFolders.beside(output_dir),
         seed=seed,
         resume_from=resume_from_checkpoint,
-        algorithm=algorithm,
-        dataset=dataset.manifest.content_sha256,
+        algorithm=_ALGORITHMS[type(config)],
+        dataset=dataset.manifest,
         reference=None if reference_model is None else policy_fingerprint(reference_model),
     )
     with preserved_random_state():
         trained = run.adapted(model)
-        trainer = make(
-            model=trained,
-            args=run.arguments,
-            rows=rows,
-            sampler=run.sampler,
-            pad_token_id=pad,
-            share_prefix=config.share_prefix and not config.gradient_checkpointing,
-            report=report,
-            callbacks=run.callbacks,
-            optimizers=(make_optimizer(config, trained), None),
-        )
-        result = trainer.train(resume_from_checkpoint=None if run.checkpoint is None else str(run.checkpoint))
+        trainer = make(rows=rows, **run.trainer_arguments(trained, tokenizer, report))
+        metrics = run.train(trainer)
     record = run.save(
         trained,
         model,
         tokenizer,
         output_dir,
-        algorithm=algorithm,
-        dataset_fingerprint=dataset.manifest.fingerprint,
-        dataset_sha256=dataset.manifest.content_sha256,
         metrics={
-            **_metrics(trainer, result),
+            **metrics,
+            **trainer.monitor.at_the_end(),
+            **{f"alarm/{kind}": float(number) for kind, number in trainer.monitor.alarms.items()},
             "trained_tokens": float(sum(_scored_tokens(rows[index]) for batch in batches[:limit] for index in batch)),
         },
     )
@@ -208,20 +196,6 @@ def _check_labels(rows: Sequence[Any], config: KTOConfig) -> None:
             "undesirable_weight between %.2f and %.2f, or desirable_weight accordingly",
             ratio, 0.75 * balanced, balanced,
         )  # fmt: skip
-
-
-def _metrics(trainer: PreferenceTrainer, result: Any) -> dict[str, float]:
-    """Losses, also those before an interruption, and the monitors at the end."""
-    lines = [entry for entry in trainer.state.log_history if "loss" in entry]
-    steps = np.diff([0, *(entry["step"] for entry in lines)])
-    return {
-        "loss": float(np.average([entry["loss"] for entry in lines], weights=steps)),
-        "last_loss": float(lines[-1]["loss"]),
-        "updates": float(trainer.state.global_step),
-        "seconds": float(result.metrics["train_runtime"]),
-        **trainer.monitor.at_the_end(),
-        **{f"alarm/{kind}": float(number) for kind, number in trainer.monitor.alarms.items()},
-    }
 
 
 def _scored_tokens(row: Any) -> int:

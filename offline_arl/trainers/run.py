@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from accelerate import PartialState
 from transformers import TrainerCallback, TrainingArguments
 
+from offline_arl.datasets.manifest import DatasetManifest
 from offline_arl.datasets.updates import MicroBatchSampler
 from offline_arl.errors import UsageError
 from offline_arl.models.policy import policy_fingerprint
@@ -28,6 +30,7 @@ from offline_arl.trainers.config import WeightedBCConfig
 from offline_arl.trainers.model_checks import warn_of_half_precision
 from offline_arl.trainers.optimizers import MuonWithAdamW
 from offline_arl.trainers.tracking import tracker_callbacks, tracker_names
+from offline_arl.trainers.update_trainer import Report, UpdateTrainer
 
 _logger = logging.getLogger(__name__)
 
@@ -63,9 +66,11 @@ class TrainingRun:
         batches: Row numbers of all batches of the run.
         folders: Of checkpoints and TensorBoard's events.
         seed: Of the run.
+        algorithm: Its name, for the record of the policy.
+        dataset: The manifest of what is trained on.
         resume_from: A checkpoint of an earlier run with the same arguments. "latest": the newest complete one in the
             folder of checkpoints if it is of such a run, else the beginning.
-        identity: What else makes two runs the same: data, weights of rows, the objective.
+        identity: What else makes two runs the same, such as weights of rows.
 
     Raises:
         UsageError: The checkpoint is of another run, or a tracker is not installed.
@@ -73,10 +78,12 @@ class TrainingRun:
 
     def __init__(
         self, config: WeightedBCConfig, model: Any, batches: list[list[int]], *, folders: RunFolders, seed: int,
-        resume_from: ResumeFrom = None, **identity: Any,
+        algorithm: str, dataset: DatasetManifest, resume_from: ResumeFrom = None, **identity: Any,
     ) -> None:  # fmt: skip
         self.config = config
         self.seed = seed
+        self._algorithm = algorithm
+        self._dataset = dataset
         self.arguments = _arguments(config, folders, model, seed=seed, n_batches=len(batches))
         self.sampler = MicroBatchSampler(
             batches,
@@ -85,7 +92,8 @@ class TrainingRun:
             processes=self.arguments.world_size,
         )
         self.arguments.gradient_accumulation_steps = self.sampler.per_update
-        self.checkpoint = self._begin(resume_from, model, identity)
+        same = {"algorithm": algorithm, "dataset": dataset.content_sha256, **identity}
+        self.checkpoint = self._begin(resume_from, model, same)
         self.callbacks: list[TrainerCallback] = tracker_callbacks(
             config,
             folders.tensorboard,
@@ -100,7 +108,48 @@ class TrainingRun:
         warn_of_half_precision(trained)
         return trained
 
-    def save(self, trained: Any, model: Any, tokenizer: Any, output_dir: Path, **record: Any) -> TrainingRecord:
+    def trainer_arguments(self, trained: Any, tokenizer: Any, report: Report | None) -> dict[str, Any]:
+        """What trainers of a policy's weights are told alike.
+
+        Args:
+            trained: What to train (`adapted`).
+            tokenizer: Of the policy.
+            report: Told (updates done, updates in all).
+
+        Raises:
+            UsageError: No token can fill rows.
+        """
+        return {
+            "model": trained,
+            "args": self.arguments,
+            "sampler": self.sampler,
+            "pad_token_id": pad_token_id(tokenizer),
+            "share_prefix": self.config.share_prefix and not self.config.gradient_checkpointing,
+            "report": report,
+            "callbacks": self.callbacks,
+            "optimizers": (make_optimizer(self.config, trained), None),
+        }
+
+    def train(self, trainer: UpdateTrainer) -> dict[str, float]:
+        """Train, from the checkpoint on where there is one.
+
+        Returns:
+            `loss`: the mean of the run, `last_loss`: that of its last log line, both also over what came before an
+            interruption; `updates`, and `seconds` of this call.
+        """
+        result = trainer.train(resume_from_checkpoint=None if self.checkpoint is None else str(self.checkpoint))
+        lines = [entry for entry in trainer.state.log_history if "loss" in entry]
+        steps = np.diff([0, *(entry["step"] for entry in lines)])
+        return {
+            "loss": float(np.average([entry["loss"] for entry in lines], weights=steps)),
+            "last_loss": float(lines[-1]["loss"]),
+            "updates": float(trainer.state.global_step),
+            "seconds": float(result.metrics["train_runtime"]),
+        }
+
+    def save(
+        self, trained: Any, model: Any, tokenizer: Any, output_dir: Path, *, metrics: dict[str, float]
+    ) -> TrainingRecord:
         """The first process saves the policy, adapters merged into it and kept beside it; all leave together.
 
         Args:
@@ -108,7 +157,7 @@ class TrainingRun:
             model: The policy inside it.
             tokenizer: Saved with it.
             output_dir: The policy's folder.
-            record: What `save_checkpoint` notes besides the configuration and the seed.
+            metrics: For the record.
 
         Raises:
             DataError: Training diverged; nothing is written.
@@ -128,10 +177,13 @@ class TrainingRun:
                 model,
                 tokenizer,
                 output_dir,
+                algorithm=self._algorithm,
                 config=self.config.model_dump(mode="json"),
                 seed=self.seed,
+                dataset_fingerprint=self._dataset.fingerprint,
+                dataset_sha256=self._dataset.content_sha256,
+                metrics=metrics,
                 write=first,
-                **record,
             )
             if adapter.is_dir():
                 adapter.rename(output_dir / ADAPTER_FOLDER)
@@ -160,7 +212,7 @@ class TrainingRun:
 
 
 def make_optimizer(config: WeightedBCConfig, trained: Any) -> MuonWithAdamW | None:
-    """None: Trainer makes the AdamW of its arguments."""
+    """The optimizer of the configuration; None: Trainer makes the AdamW of its arguments."""
     if config.optimizer == "adamw":
         return None
     return MuonWithAdamW(

@@ -57,6 +57,11 @@ class SegmentTrainer(UpdateTrainer):
             loss = loss * self.accelerator.num_processes  # undo the mean over processes of the gradients
         return (loss, {"logprobs": logprobs}) if return_outputs else loss
 
+    @property
+    def trained_tokens(self) -> float:
+        """Tokens with weight up to the last log line, since the beginning of the run, also before an interruption."""
+        return self._last_line()["trained_tokens"]
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add what was trained on to a log line with a loss.
 
@@ -65,8 +70,7 @@ class SegmentTrainer(UpdateTrainer):
         where few steps have most of the weight. `padding_fraction`: of the tokens that were computed.
         """
         if "loss" in logs:
-            lines = [entry for entry in self.state.log_history if "trained_tokens" in entry]
-            last = lines[-1] if lines else {"step": 0, "trained_tokens": 0.0}  # also of a run that was interrupted
+            last = self._last_line()
             updates = self.state.global_step - last["step"]
             counted = self._counted.clone()
             if self.accelerator.num_processes > 1:
@@ -80,6 +84,10 @@ class SegmentTrainer(UpdateTrainer):
                 "padding_fraction": 1 - tokens / max(computed, 1.0),
             }
         super().log(logs, start_time)
+
+    def _last_line(self) -> dict[str, float]:
+        lines: list[dict[str, float]] = [entry for entry in self.state.log_history if "trained_tokens" in entry]
+        return lines[-1] if lines else {"step": 0, "trained_tokens": 0.0}
 
     def _logits(self, model: Any, batch: SegmentBatch, mask: torch.Tensor) -> torch.Tensor:
         predicting = predicting_mask(mask)

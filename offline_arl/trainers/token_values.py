@@ -126,8 +126,8 @@ def train_token_values(
         folders=folders or RunFolders.beside(Path(output_dir)),
         seed=seed,
         resume_from=resume_from_checkpoint,
-        algorithm=type(config).__name__,
-        dataset=dataset.manifest.content_sha256,
+        algorithm=f"token values ({type(config).__name__})",
+        dataset=dataset.manifest,
     )
     train_model = config.language_model == "trained"
     with preserved_random_state():
@@ -145,25 +145,16 @@ def train_token_values(
             frozen_model=None if train_model else model,
             report=report,
         )
-        outcome = trainer.train(resume_from_checkpoint=None if run.checkpoint is None else str(run.checkpoint))
+        metrics = run.train(trainer)
     require_finite(critic)
     diagnostics = {
-        "updates": float(trainer.state.global_step),
+        "updates": metrics["updates"],
         "decisions": float(len(data.decisions(trained=True))),
-        "seconds": float(outcome.metrics["train_runtime"]),
+        "seconds": metrics["seconds"],
         "states_kept": float(data.kept is not None),
     }
     if train_model:
-        run.save(
-            learned,
-            model,
-            tokenizer,
-            Path(output_dir),
-            algorithm=f"token values ({type(config).__name__})",
-            dataset_fingerprint=dataset.manifest.fingerprint,
-            dataset_sha256=dataset.manifest.content_sha256,
-            metrics=diagnostics,
-        )
+        run.save(learned, model, tokenizer, Path(output_dir), metrics=diagnostics)
     model.eval()
     for name, trained in (("train", True), ("held_out", False)):
         found = _evaluate(critic, model, data, config, trained=trained, seed=seed)

@@ -37,7 +37,7 @@ from offline_arl.trainers.config import WeightedBCConfig
 from offline_arl.trainers.model_checks import check_fits
 from offline_arl.trainers.random_state import preserved_random_state
 from offline_arl.trainers.resuming import weights_digest
-from offline_arl.trainers.run import ResumeFrom, RunFolders, TrainingRun, make_optimizer, pad_token_id
+from offline_arl.trainers.run import ResumeFrom, RunFolders, TrainingRun, pad_token_id
 from offline_arl.trainers.segment_trainer import SegmentTrainer
 from offline_arl.trainers.update_trainer import Report
 
@@ -105,48 +105,30 @@ def train_weighted_bc(
         seed=seed,
         resume_from=resume_from_checkpoint,
         algorithm=algorithm,
-        dataset=dataset.manifest.content_sha256,
+        dataset=dataset.manifest,
         step_weights=weights_digest(step_weights),
         packing=packing,
     )
     with preserved_random_state(), without_progress_bars():
         trained = run.adapted(model)
         trainer = SegmentTrainer(
-            model=trained,
-            args=run.arguments,
             segments=dataset,
-            sampler=run.sampler,
             step_weights=step_weights,
-            pad_token_id=pad_token_id(tokenizer),
-            share_prefix=config.share_prefix and not config.gradient_checkpointing,
             packing=packing,
             epochs=sum(map(len, batches)) / len(rows),
-            report=report,
-            callbacks=run.callbacks,
-            optimizers=(make_optimizer(config, trained), None),
+            **run.trainer_arguments(trained, tokenizer, report),
         )
-        result = trainer.train(resume_from_checkpoint=None if run.checkpoint is None else str(run.checkpoint))
+        metrics = run.train(trainer)
     tokens = float(sum(int(dataset.lengths[row]) for batch in batches for row in batch))
     begun = 0 if run.checkpoint is None else int(run.checkpoint.name.removeprefix("checkpoint-"))
-    updates, seconds = trainer.state.global_step, float(result.metrics["train_runtime"])
-    metrics = {
-        **_losses(trainer.state.log_history),
-        "updates": float(updates),
+    computed = tokens * (1 - begun / metrics["updates"])
+    metrics |= {
+        "trained_tokens": trainer.trained_tokens,
         "tokens": tokens,
-        "tokens_per_second": tokens * (1 - begun / updates) / max(seconds, 1e-9),
-        "seconds": seconds,
+        "tokens_per_second": computed / max(metrics["seconds"], 1e-9),
         "packed": float(packing is not None),
     }
-    return run.save(
-        trained,
-        model,
-        tokenizer,
-        output_dir,
-        algorithm=algorithm,
-        dataset_fingerprint=dataset.manifest.fingerprint,
-        dataset_sha256=dataset.manifest.content_sha256,
-        metrics=metrics,
-    )
+    return run.save(trained, model, tokenizer, output_dir, metrics=metrics)
 
 
 def dataset_nll(
@@ -228,14 +210,3 @@ def _batches(
     )
     limit = None if config.max_steps is None else config.max_steps * config.gradient_accumulation_steps
     return [[int(rows[index]) for index in batch] for batch in sampler.batches[:limit]]
-
-
-def _losses(history: list[dict[str, float]]) -> dict[str, float]:
-    """Mean loss of the run, of its last log line, and the tokens that were trained on, also before an interruption."""
-    lines = [entry for entry in history if "loss" in entry]
-    steps = np.diff([0, *(entry["step"] for entry in lines)])
-    return {
-        "loss": float(np.average([entry["loss"] for entry in lines], weights=steps)),
-        "last_loss": float(lines[-1]["loss"]),
-        "trained_tokens": float(lines[-1]["trained_tokens"]),
-    }

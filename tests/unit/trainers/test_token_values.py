@@ -50,6 +50,13 @@ def _train(
     return train_token_values(model, ToyTokenizer(), dataset, config, folder / "policy", **{"seed": 0, **options})
 
 
+def _run(config: Any, model: Any, batches: list[list[int]], dataset: SegmentDataset, folder: Path) -> TrainingRun:
+    folders = RunFolders.beside(folder / "policy")
+    return TrainingRun(
+        config, model, batches, folders=folders, seed=0, algorithm="test", dataset=dataset.manifest
+    )  # fmt: skip
+
+
 def _weights(result: TokenValueResult) -> list[torch.Tensor]:
     return list(result.heads.parameters())
 
@@ -239,7 +246,7 @@ def test_micro_batches_add_up(trained: bool, dataset: SegmentDataset, tmp_path: 
         model, critic = toy_model(dtype=torch.float64), _critic(config).double()
         critic.language_model = model if trained else None
         table = token_transitions(dataset, discount=0.9, discount_unit="step", truncation="bootstrap")
-        run = TrainingRun(config, model, batches, folders=RunFolders.beside(tmp_path / "policy"), seed=0)
+        run = _run(config, model, batches, dataset, tmp_path)
         trainer = TokenValueTrainer(
             critic, config, run, collate=TrajectorySegments(table, dataset, pad_token_id=0), items=12,
             frozen_model=None if trained else model,
@@ -353,7 +360,7 @@ def test_log_lines_hold_the_mean_of_each_loss_since_the_last(dataset: SegmentDat
     batch = collate([0, 1, 2])
     batch["states"] = selected_states(toy_model(), batch)
     expected = {name: value.item() / len(batch["token_ids"]) for name, value in critic(**batch).items()}
-    run = TrainingRun(config, toy_model(), [[0, 1, 2]] * 3, folders=RunFolders.beside(tmp_path / "policy"), seed=0)
+    run = _run(config, toy_model(), [[0, 1, 2]] * 3, dataset, tmp_path)
     trainer = TokenValueTrainer(critic, config, run, collate=collate, items=12, frozen_model=toy_model())
     trainer.train()
     lines = [entry for entry in trainer.state.log_history if "loss" in entry]
