@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from toys.llama import random_llama
 from toys.token_values import random_token_heads
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config
-from transformers.models.auto import AutoModelForCausalLM
 
 from offline_arl import optional
 from offline_arl.errors import DataError, GateError, UsageError
@@ -48,24 +48,11 @@ GUIDANCE = GuidanceConfig(
 
 
 def tiny_model(family: str, *, tied: bool, seed: int = 0) -> Any:
-    config = CONFIGS[family](
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=MAX_MODEL_LEN,
-        tie_word_embeddings=tied,
-        initializer_range=0.2,
-        bos_token_id=None,
-        eos_token_id=5,
-        pad_token_id=0,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config).eval()
+    return random_llama(
+        tied=tied, seed=seed, family=CONFIGS[family], vocab_size=VOCABULARY, hidden_size=HIDDEN, num_attention_heads=2,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=MAX_MODEL_LEN, initializer_range=0.2,
+        eos_token_id=5, pad_token_id=0,
+    )  # fmt: skip
 
 
 def random_heads(*, seed: int) -> TokenValueHeads:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from toys.llama import random_llama
+from transformers import LlamaForCausalLM
 
 from offline_arl import optional
 from offline_arl.models.guided_policy import load_value_guidance, save_value_guided_policy
@@ -66,13 +67,10 @@ def test_without_the_entry_point_the_folder_is_refused_and_not_served_unguided(t
 
 
 def policy(folder: Path) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=40, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.2, bos_token_id=None, eos_token_id=None,
+    model: LlamaForCausalLM = random_llama(
+        tied=False, vocab_size=40, hidden_size=64, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+        initializer_range=0.2,
     )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = LlamaForCausalLM(config).eval()
     model.save_pretrained(folder.parent / "behavior")
     heads = TokenValueHeads(TokenHeadShape(64, 40), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():

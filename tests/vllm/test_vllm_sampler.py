@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from toys.llama import random_llama
+from transformers import LlamaForCausalLM
 
 from offline_arl import optional
 from offline_arl.errors import DataError, GateError, UsageError
@@ -34,23 +35,11 @@ MAX_MODEL_LEN = 256
 
 
 def tiny_llama(*, tied: bool, seed: int = 0) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=MAX_MODEL_LEN,
-        tie_word_embeddings=tied,
-        initializer_range=0.2,
-        bos_token_id=None,
-        eos_token_id=5,
-        pad_token_id=0,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return LlamaForCausalLM(config).eval()
+    model: LlamaForCausalLM = random_llama(
+        tied=tied, seed=seed, vocab_size=VOCABULARY, hidden_size=64, num_attention_heads=2, num_key_value_heads=2,
+        max_position_embeddings=MAX_MODEL_LEN, initializer_range=0.2, eos_token_id=5, pad_token_id=0,
+    )  # fmt: skip
+    return model
 
 
 def train(model: LlamaForCausalLM, *, updates: int) -> None:
