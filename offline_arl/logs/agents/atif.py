@@ -18,8 +18,8 @@ import msgspec
 from offline_arl.logs.adapter import Assembly, Fragment, Group, RawRecord, RecordRefusedError, RecordSetApartError
 from offline_arl.logs.agents.atif_steps import convert_steps
 from offline_arl.logs.agents.harbor_trials import TrialResult, is_trial_result
-from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object, json_text
-from offline_arl.logs.providers.openai_messages import json_type, normalize_tools
+from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object, json_text, json_type
+from offline_arl.logs.providers.openai_tools import normalize_tools
 from offline_arl.logs.slots.reading import apply_slot
 from offline_arl.logs.slots.slot import take_slot
 from offline_arl.logs.stitching.message_keys import MessageKeys

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, json_text
-from offline_arl.logs.providers.openai_messages import json_type, pair_by_order
+from offline_arl.logs.primitives.pairing import pair_by_order
+from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, json_text, json_type
 from offline_arl.trajectories.schema import (
     UNKNOWN_PRODUCER,
     ContentPart,

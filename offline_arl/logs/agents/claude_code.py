@@ -26,8 +26,7 @@ from offline_arl.logs.agents.claude_code_records import (
 )
 from offline_arl.logs.agents.session_tree import Entry, Node, Path, abandoned, below, grow, paths
 from offline_arl.logs.primitives.copies import as_copy
-from offline_arl.logs.primitives.values import as_object, as_text, decode_object
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import as_object, as_text, decode_object, json_type
 from offline_arl.trajectories.schema import Branch, Message, Outcome, Producer, Score, Trajectory
 
 MAIN_THREAD = ""

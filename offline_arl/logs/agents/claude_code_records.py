@@ -8,9 +8,8 @@ import msgspec
 
 from offline_arl.logs.adapter import Piece, RecordRefusedError
 from offline_arl.logs.agents.session_tree import Entry, Kind
-from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object
+from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object, json_type
 from offline_arl.logs.providers.anthropic_messages import convert_message
-from offline_arl.logs.providers.openai_messages import json_type
 from offline_arl.trajectories.schema import Message, MessageError, Producer, TextPart
 
 # Model name of messages that the harness writes in the model's place, such as a notice of a failed request.

@@ -22,9 +22,8 @@ from offline_arl.logs.adapter import (
 )
 from offline_arl.logs.agents.claude_code_records import read_entry, turn_messages
 from offline_arl.logs.agents.session_tree import Entry
-from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object, json_text
+from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object, json_text, json_type
 from offline_arl.logs.providers.anthropic_messages import name_results
-from offline_arl.logs.providers.openai_messages import json_type
 from offline_arl.trajectories.schema import Context, Message, Outcome, Producer, Trajectory
 
 _MESSAGES = frozenset({"user", "assistant"})

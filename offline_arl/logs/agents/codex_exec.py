@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.adapter import Assembly, Fragment, Group, RawRecord, RecordRefusedError
-from offline_arl.logs.primitives.values import as_count, as_object, as_text, decode_object, json_text
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import as_count, as_object, as_text, decode_object, json_text, json_type
 from offline_arl.trajectories.schema import (
     ContentPart,
     Message,

@@ -12,8 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from offline_arl.logs.adapter import Piece, RecordRefusedError
-from offline_arl.logs.primitives.values import as_object, as_text, decode_object
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import as_object, as_text, decode_object, json_type
 from offline_arl.logs.providers.openai_responses import responses_items_to_messages
 from offline_arl.trajectories.schema import Message, MessageError, Producer, TextPart
 

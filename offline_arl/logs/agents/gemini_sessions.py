@@ -16,9 +16,16 @@ import msgspec
 
 from offline_arl.logs.adapter import Assembly, Fragment, Group, RawRecord, RecordRefusedError
 from offline_arl.logs.primitives.copies import with_copied_start
-from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, decode_object, json_text
+from offline_arl.logs.primitives.values import (
+    as_count,
+    as_list,
+    as_object,
+    as_text,
+    decode_object,
+    json_text,
+    json_type,
+)
 from offline_arl.logs.providers.gemini_messages import ENVIRONMENT, convert_content, paired, response_text
-from offline_arl.logs.providers.openai_messages import json_type
 from offline_arl.trajectories.schema import (
     Branch,
     ContentPart,

@@ -15,8 +15,7 @@ import msgspec
 from offline_arl.logs.adapter import Assembly, Fragment, Group, RawRecord, RecordRefusedError
 from offline_arl.logs.agents.managed_agents_session import Session, check
 from offline_arl.logs.primitives.json_values import decode_json
-from offline_arl.logs.primitives.values import as_list, as_object
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import as_list, as_object, json_type
 
 _DOMAINS = ("agent.", "user.", "session.", "span.", "system.")
 _SENT = "client.beta.sessions.events.send"

@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError
+from offline_arl.logs.primitives.pairing import pair_by_order
 from offline_arl.logs.primitives.times import iso_time
-from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object
-from offline_arl.logs.providers.openai_messages import convert_message, json_type, pair_by_order
+from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object, json_type
+from offline_arl.logs.providers.openai_messages import convert_message
 from offline_arl.logs.providers.openai_responses import responses_items_to_messages
 from offline_arl.trajectories.schema import Message, Outcome, Producer, Trajectory, Usage
 

@@ -17,8 +17,7 @@ from offline_arl.logs.adapter import Assembly, Fragment, Group, RawRecord, Recor
 from offline_arl.logs.agents.openhands_conversation import part_of_folder, trajectories_of
 from offline_arl.logs.agents.openhands_v0_events import V0Reader
 from offline_arl.logs.primitives.scores import finite_number, make_score
-from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object, json_type
 from offline_arl.trajectories.schema import Outcome, Score, Trajectory
 
 _EVENT_FILE = re.compile(r"\d+\.json")

@@ -14,7 +14,8 @@ import msgspec
 from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.agents.openhands_conversation import Conversation
 from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, json_text
-from offline_arl.logs.providers.openai_messages import convert_message, normalize_tools
+from offline_arl.logs.providers.openai_messages import convert_message
+from offline_arl.logs.providers.openai_tools import normalize_tools
 from offline_arl.trajectories.schema import (
     ContentPart,
     ImagePart,

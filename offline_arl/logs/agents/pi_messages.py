@@ -9,8 +9,8 @@ import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.primitives.times import iso_time
-from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, json_text, take_text
-from offline_arl.logs.providers.openai_messages import convert_messages, json_type
+from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, json_text, json_type, take_text
+from offline_arl.logs.providers.openai_messages import convert_messages
 from offline_arl.trajectories.schema import (
     ContentPart,
     ImagePart,

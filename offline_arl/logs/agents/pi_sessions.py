@@ -16,9 +16,8 @@ from offline_arl.logs.adapter import Assembly, Fragment, Group, RawRecord, Recor
 from offline_arl.logs.agents.pi_messages import convert_entry
 from offline_arl.logs.agents.session_tree import Entry, Node, Path, abandoned, below, grow, paths
 from offline_arl.logs.primitives.copies import with_copied_start
-from offline_arl.logs.primitives.values import as_object, as_text, decode_object
+from offline_arl.logs.primitives.values import as_object, as_text, decode_object, json_type
 from offline_arl.logs.providers.anthropic_messages import name_results
-from offline_arl.logs.providers.openai_messages import json_type
 from offline_arl.trajectories.schema import Branch, Message, Outcome, Producer, Score, Trajectory
 
 _SPEAKING = frozenset({"message", "custom_message", "compaction", "branch_summary"})

@@ -22,8 +22,7 @@ from offline_arl.logs.benchmarks.inspect_messages import (
     convert_usage,
     resolve,
 )
-from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, json_type
 from offline_arl.trajectories.schema import Message, Producer
 
 LaneKind = Literal["main", "agent", "branch"]

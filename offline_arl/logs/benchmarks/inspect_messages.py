@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, json_text
-from offline_arl.logs.providers.openai_messages import json_type, normalize_tools
+from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, json_text, json_type
+from offline_arl.logs.providers.openai_tools import normalize_tools
 from offline_arl.trajectories.schema import (
     UNKNOWN_PRODUCER,
     ContentPart,

@@ -22,8 +22,9 @@ from offline_arl.logs.adapter import (
 )
 from offline_arl.logs.benchmarks.tau2_messages import convert_messages, messages_of_ticks
 from offline_arl.logs.benchmarks.tau2_scores import TERMINATED, TRUNCATED, outcome_of, scores_of
+from offline_arl.logs.primitives.pairing import pair_by_order
 from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object, json_text
-from offline_arl.logs.providers.openai_messages import normalize_tools, pair_by_order
+from offline_arl.logs.providers.openai_tools import normalize_tools
 from offline_arl.trajectories.schema import Context, Producer, Trajectory, text_message
 
 _FOLDER = "simulations"

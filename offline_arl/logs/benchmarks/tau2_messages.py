@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.primitives.values import as_list, as_object, as_text, json_text
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import as_list, as_object, as_text, json_text, json_type
 from offline_arl.trajectories.schema import (
     Message,
     MessageError,

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError
-from offline_arl.logs.providers.openai_messages import convert_messages, json_type
+from offline_arl.logs.primitives.values import json_type
+from offline_arl.logs.providers.openai_messages import convert_messages
 from offline_arl.logs.records import explain
 from offline_arl.trajectories.schema import Message, Outcome, Producer, Trajectory
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError
 from offline_arl.logs.benchmarks.tau_bench import STOP_TEXT
-from offline_arl.logs.primitives.values import decode_object
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import decode_object, json_type
 from offline_arl.trajectories.schema import UNKNOWN_PRODUCER, Message, Producer, Role, TextPart, Trajectory
 
 HANDOVER_ANSWER = "Transfer successful"

@@ -17,9 +17,10 @@ from offline_arl.logs.platforms.framework_messages import chat_messages
 from offline_arl.logs.platforms.langchain_messages import is_langchain_message
 from offline_arl.logs.platforms.tool_shapes import as_tool_definition, tools_text
 from offline_arl.logs.primitives.json_values import decode_json
-from offline_arl.logs.primitives.values import as_list, as_object, as_text
+from offline_arl.logs.primitives.pairing import needs_pairing, pair_by_order
+from offline_arl.logs.primitives.values import as_list, as_object, as_text, json_type
 from offline_arl.logs.providers import anthropic_messages, gemini_messages
-from offline_arl.logs.providers.openai_messages import convert_message, json_type, needs_pairing, pair_by_order
+from offline_arl.logs.providers.openai_messages import convert_message
 from offline_arl.logs.providers.openai_responses import responses_items_to_messages
 from offline_arl.trajectories.schema import Message, text_message
 

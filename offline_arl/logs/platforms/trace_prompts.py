@@ -19,7 +19,7 @@ from offline_arl.logs.platforms.answer_shapes import merged_turn, read_answer
 from offline_arl.logs.platforms.message_shapes import Prompt, read_prompt, system_messages
 from offline_arl.logs.platforms.tool_results import ToolRuns
 from offline_arl.logs.platforms.trace_operations import CallContent, Operation, OperationTree
-from offline_arl.logs.providers.openai_messages import needs_pairing, pair_by_order
+from offline_arl.logs.primitives.pairing import needs_pairing, pair_by_order
 from offline_arl.trajectories.schema import Message
 
 

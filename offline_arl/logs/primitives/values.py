@@ -8,8 +8,21 @@ import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.primitives.json_values import decode_json
-from offline_arl.logs.providers.openai_messages import json_type
 from offline_arl.logs.records import explain
+
+
+def json_type(value: object) -> str:
+    """The JSON name of a value's type.
+
+    >>> json_type({}), json_type([]), json_type(True), json_type(None), json_type(1.5)
+    ('an object', 'a list', 'a boolean', 'null', 'a number')
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    names: dict[type, str] = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number"}
+    return names.get(type(value), type(value).__name__)
 
 
 def decode_object(raw: bytes) -> dict[str, Any]:

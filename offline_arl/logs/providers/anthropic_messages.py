@@ -15,8 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.primitives.values import as_count, as_object, as_text, json_text, take_text
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import as_count, as_object, as_text, json_text, json_type, take_text
 from offline_arl.trajectories.schema import (
     ContentPart,
     FilePart,

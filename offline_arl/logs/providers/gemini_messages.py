@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, json_text
-from offline_arl.logs.providers.openai_messages import json_type, needs_pairing, pair_by_order
+from offline_arl.logs.primitives.pairing import needs_pairing, pair_by_order
+from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, json_text, json_type
 from offline_arl.trajectories.schema import (
     ContentPart,
     FilePart,

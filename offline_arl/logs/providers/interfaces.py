@@ -6,10 +6,9 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.primitives.values import as_object, as_text
+from offline_arl.logs.primitives.values import as_object, as_text, json_type
 from offline_arl.logs.providers import anthropic_messages, anthropic_stream, gemini_messages
 from offline_arl.logs.providers.openai_calls import CallParts, chat_answer, chat_call, rest_of
-from offline_arl.logs.providers.openai_messages import json_type
 from offline_arl.logs.providers.openai_responses_calls import ResponseLink, response_call
 from offline_arl.logs.providers.openai_stream import events_of, join_chunks, join_response_events
 from offline_arl.trajectories.schema import Message

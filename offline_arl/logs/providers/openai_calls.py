@@ -7,15 +7,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.primitives.values import as_list, as_object, as_text, json_text
-from offline_arl.logs.providers.openai_messages import (
-    convert_message,
-    convert_messages,
-    json_type,
-    needs_pairing,
-    normalize_tools,
-    pair_by_order,
-)
+from offline_arl.logs.primitives.pairing import needs_pairing, pair_by_order
+from offline_arl.logs.primitives.values import as_list, as_object, as_text, json_text, json_type
+from offline_arl.logs.providers.openai_messages import convert_message, convert_messages
+from offline_arl.logs.providers.openai_tools import normalize_tools
 from offline_arl.trajectories.schema import Message, MessageError, Producer, TokenRecord
 
 TRUNCATED = frozenset({"length", "max_tokens"})

@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError
-from offline_arl.logs.providers.openai_messages import convert_messages, json_type, normalize_tools
+from offline_arl.logs.primitives.values import json_type
+from offline_arl.logs.providers.openai_messages import convert_messages
+from offline_arl.logs.providers.openai_tools import normalize_tools
 from offline_arl.logs.providers.own_keys import take_contexts, take_links
 from offline_arl.logs.providers.plain_messages import decode_plain
 from offline_arl.logs.providers.plain_records import PlainRecords

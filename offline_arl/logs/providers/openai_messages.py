@@ -1,4 +1,4 @@
-"""Messages and tools in the OpenAI chat form, as several log formats carry them.
+"""Messages in the OpenAI chat form, as several log formats carry them.
 
 Every function keeps what it does not understand: unknown keys go to the message's metadata, unknown content parts
 to `metadata["other_parts"]`.
@@ -6,12 +6,13 @@ to `metadata["other_parts"]`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
+from offline_arl.logs.primitives.pairing import needs_pairing, pair_by_order
+from offline_arl.logs.primitives.values import json_type
 from offline_arl.trajectories.schema import (
     UNKNOWN_PRODUCER,
     ContentPart,
@@ -28,7 +29,6 @@ from offline_arl.trajectories.schema import (
     Usage,
     tool_call,
 )
-from offline_arl.trajectories.text_cache import cached_by_text
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -132,20 +132,6 @@ def _message(fields: object) -> Message:
     for key, extra in fields.items():
         metadata.setdefault(key, extra)
     return message
-
-
-def json_type(value: object) -> str:
-    """The JSON name of a value's type.
-
-    >>> json_type({}), json_type([]), json_type(True), json_type(None), json_type(1.5)
-    ('an object', 'a list', 'a boolean', 'null', 'a number')
-    """
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    names: dict[type, str] = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number"}
-    return names.get(type(value), type(value).__name__)
 
 
 def _string(value: object) -> str | None:
@@ -283,51 +269,6 @@ def _name(value: dict[str, Any], where: str) -> str:
     return name
 
 
-def needs_pairing(message: Message) -> bool:
-    """Whether a call or a tool result has no id."""
-    if message.role == "tool":
-        return message.tool_call_id is None
-    return any(call.id is None for call in message.tool_calls)
-
-
-def pair_by_order(messages: Sequence[Message]) -> list[Message]:
-    """Give ids to calls that have none, and pair tool results that name no call with the open calls.
-
-    A result goes to the first open call of its name, or, where it has no name or none fits, to the first open
-    call; calls of the latest turn come before those that earlier turns left open. Made-up ids are
-    `call_<message index>_<number>`.
-    """
-    paired = []
-    open_calls: list[ToolCall] = []
-    of_turn = 0  # how many calls the turn that is going on has made; they are the first of the open calls
-    for index, message in enumerate(messages):
-        if message.role != "assistant":
-            of_turn = 0
-        if message.tool_calls:
-            calls = [
-                call if call.id is not None else msgspec.structs.replace(call, id=f"call_{index}_{number}")
-                for number, call in enumerate(message.tool_calls)
-            ]
-            open_calls[of_turn:of_turn] = calls
-            of_turn += len(calls)
-            message = msgspec.structs.replace(message, tool_calls=calls)
-        elif message.role == "tool":
-            answered = _answered_call(message, open_calls)
-            if answered is not None:
-                open_calls.remove(answered)
-                if message.tool_call_id is None:
-                    message = msgspec.structs.replace(message, tool_call_id=answered.id)
-        paired.append(message)
-    return paired
-
-
-def _answered_call(message: Message, open_calls: list[ToolCall]) -> ToolCall | None:
-    if message.tool_call_id is not None:
-        return next((call for call in open_calls if call.id == message.tool_call_id), None)
-    named = [call for call in open_calls if call.name == message.name]
-    return next(iter(named or open_calls), None)
-
-
 def _error(fields: dict[str, Any]) -> MessageError | None:
     error = fields.get("error")
     if isinstance(error, str):
@@ -403,52 +344,3 @@ def _trainable(fields: dict[str, Any]) -> bool | None:
             del fields["weight"]
         return weight > 0
     return None
-
-
-@cached_by_text(entries=1024)
-def normalize_tools(raw: bytes) -> str | None:
-    """The JSON text of a tool list in OpenAI form from what a record has under `tools` or `functions`.
-
-    Accepts the list, the list as a JSON string, bare functions (`[{"name": ..., "parameters": ...}]`) and null
-    (None: not logged). Cached by the raw bytes: most records of a log repeat one list.
-
-    Raises:
-        RecordRefusedError: It is none of these.
-    """
-    value = msgspec.json.decode(raw)
-    if isinstance(value, str):
-        try:
-            value = msgspec.json.decode(value) if value.strip() else None
-        except msgspec.DecodeError as error:
-            raise RecordRefusedError(f"tools: the string is not JSON: {error}") from error
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        raise RecordRefusedError(f"tools: expected a list, got {json_type(value)}")
-    return msgspec.json.encode([_tool(tool, index) for index, tool in enumerate(value)]).decode()
-
-
-def _tool(value: object, index: int) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise RecordRefusedError(f"tools[{index}]: expected an object, got {json_type(value)}")
-    tool: dict[str, Any] = value
-    custom = value.get("custom")
-    if "function" not in value and isinstance(value.get("name"), str):
-        tool = {"type": "function", "function": {key: item for key, item in value.items() if key != "type"}}
-    elif "function" not in value and isinstance(custom, dict):
-        tool = {**value, "function": {"name": custom.get("name")}}
-    inner = tool.get("function")
-    if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
-        raise RecordRefusedError(f"tools[{index}]: has no function name")
-    return {**tool, "function": _with_parsed(inner)} if isinstance(inner.get("parameters"), str) else tool
-
-
-def _with_parsed(function: dict[str, Any]) -> dict[str, Any]:
-    """A function whose parameters are JSON text, as tables have them, with all its keys and null for the missing."""
-    try:
-        parameters = msgspec.json.decode(function["parameters"])
-    except (msgspec.DecodeError, RecursionError):
-        return function
-    if not isinstance(parameters, dict):
-        return function
-    return {key: item for key, item in {**function, "parameters": parameters}.items() if item is not None}

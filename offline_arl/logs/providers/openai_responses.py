@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.primitives.values import as_text, json_text
-from offline_arl.logs.providers.openai_messages import content_part, json_type, normalize_tools
+from offline_arl.logs.primitives.values import as_text, json_text, json_type
+from offline_arl.logs.providers.openai_messages import content_part
+from offline_arl.logs.providers.openai_tools import normalize_tools
 from offline_arl.trajectories.schema import (
     UNKNOWN_PRODUCER,
     ContentPart,

@@ -15,9 +15,8 @@ import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.primitives.scores import finite_number
-from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text
+from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, json_type
 from offline_arl.logs.providers.openai_calls import CallParts, error_of, rest_of
-from offline_arl.logs.providers.openai_messages import json_type
 from offline_arl.logs.providers.openai_responses import responses_items_to_messages, responses_tools
 from offline_arl.logs.stitching.stitch import ModelCall
 from offline_arl.trajectories.schema import Message, Producer, TextPart, Usage

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.primitives.values import as_list, as_object, as_text
+from offline_arl.logs.primitives.values import as_list, as_object, as_text, json_type
 from offline_arl.logs.providers.anthropic_stream import stream_events
-from offline_arl.logs.providers.openai_messages import json_type
 
 # These texts of a delta come whole, and some servers repeat them; others (a name too) are pieces to be joined.
 _WHOLE_KEYS = frozenset({"role", "id", "type"})

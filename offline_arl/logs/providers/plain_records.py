@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError
-from offline_arl.logs.providers.openai_messages import normalize_tools
+from offline_arl.logs.providers.openai_tools import normalize_tools
 from offline_arl.logs.providers.plain_messages import PlainMessage, plain_messages
 from offline_arl.trajectories.schema import Context, Outcome, Trajectory
 

@@ -13,15 +13,11 @@ import msgspec
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError, RecordSetApartError
 from offline_arl.logs.platforms.message_shapes import decode_text
 from offline_arl.logs.platforms.tool_shapes import tools_text
+from offline_arl.logs.primitives.pairing import needs_pairing, pair_by_order
 from offline_arl.logs.primitives.scores import finite_number, make_score
-from offline_arl.logs.primitives.values import as_object, decode_object
+from offline_arl.logs.primitives.values import as_object, decode_object, json_type
 from offline_arl.logs.providers.openai_calls import chat_answer
-from offline_arl.logs.providers.openai_messages import (
-    convert_message,
-    json_type,
-    needs_pairing,
-    pair_by_order,
-)
+from offline_arl.logs.providers.openai_messages import convert_message
 from offline_arl.trajectories.schema import Context, Message, Outcome, Producer, ProducerKind, Trajectory
 
 _JSON_KEYS = ("tools", "metrics", "metadata", "group_metadata", "group_metrics")

@@ -11,8 +11,7 @@ from typing import Any
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError, RecordSetApartError
 from offline_arl.logs.containers.minari import EPISODE_COLUMNS
 from offline_arl.logs.primitives.scores import finite_number
-from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object, json_text
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object, json_text, json_type
 from offline_arl.trajectories.schema import Message, Outcome, Producer, Score, TextPart, Trajectory
 
 _DATASET_KEYS = frozenset({"total_episodes", "total_steps", "data_format"})

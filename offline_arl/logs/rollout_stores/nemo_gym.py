@@ -13,8 +13,7 @@ import msgspec
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError, RecordSetApartError
 from offline_arl.logs.primitives.scores import direction_of, finite_number, make_score
 from offline_arl.logs.primitives.times import iso_time
-from offline_arl.logs.primitives.values import as_count, as_object, as_text, decode_object
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import as_count, as_object, as_text, decode_object, json_type
 from offline_arl.logs.providers.openai_responses import responses_items_to_messages, responses_tools
 from offline_arl.trajectories.schema import (
     Context,

@@ -15,10 +15,11 @@ import msgspec
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError
 from offline_arl.logs.platforms.message_shapes import decode_text
 from offline_arl.logs.platforms.tool_shapes import tools_text
+from offline_arl.logs.primitives.pairing import needs_pairing, pair_by_order
 from offline_arl.logs.primitives.scores import finite_number, make_score
 from offline_arl.logs.primitives.times import iso_time
-from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object
-from offline_arl.logs.providers.openai_messages import convert_messages, json_type, needs_pairing, pair_by_order
+from offline_arl.logs.primitives.values import as_list, as_object, as_text, decode_object, json_type
+from offline_arl.logs.providers.openai_messages import convert_messages
 from offline_arl.trajectories.schema import (
     Context,
     Message,

@@ -16,8 +16,8 @@ from offline_arl.logs.adapter import RawRecord, RecordRefusedError, RecordSetApa
 from offline_arl.logs.platforms.tool_shapes import tools_text
 from offline_arl.logs.primitives.scores import finite_number
 from offline_arl.logs.primitives.times import iso_time
-from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, decode_object
-from offline_arl.logs.providers.openai_messages import convert_message, json_type
+from offline_arl.logs.primitives.values import as_count, as_list, as_object, as_text, decode_object, json_type
+from offline_arl.logs.providers.openai_messages import convert_message
 from offline_arl.logs.rollout_stores.verifiers_rollouts import metric_scores
 from offline_arl.logs.slots.reading import apply_slot
 from offline_arl.logs.slots.slot import KEY, take_slots

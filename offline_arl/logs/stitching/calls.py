@@ -17,7 +17,7 @@ class ModelCall:
         choices: The answers; several where n > 1 were asked for, none where the call failed.
         pieces: Indices of the group's pieces that it was read from (for provenance and accounting).
         call_id: The log's id of the call; becomes `Message.id` of the answers.
-        tools: JSON text of the tools in OpenAI form (`openai_messages.normalize_tools`); None: not logged.
+        tools: JSON text of the tools in OpenAI form (`openai_tools.normalize_tools`); None: not logged.
         parent_id: Id of the enclosing call or span, where the log nests them.
         parent_tool_call_id: Id of the tool call within which it was made, where the log says so: a sub-agent's.
         name: Of the operation or agent, as logged ("ChatOpenAI", "planner").

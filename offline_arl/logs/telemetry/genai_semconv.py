@@ -19,8 +19,7 @@ from typing import Any
 from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.platforms.message_shapes import decode_text, read_messages, system_messages
 from offline_arl.logs.platforms.tool_shapes import tools_text
-from offline_arl.logs.primitives.values import as_list, as_object
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import as_list, as_object, json_type
 from offline_arl.logs.telemetry.span_attributes import json_value
 from offline_arl.logs.telemetry.spans import Span, SpanEvent
 from offline_arl.trajectories.schema import Message

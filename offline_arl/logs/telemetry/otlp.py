@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.primitives.values import as_list, as_object, as_text
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import as_list, as_object, as_text, json_type
 from offline_arl.logs.telemetry.span_attributes import read_attributes, read_value
 from offline_arl.logs.telemetry.spans import Span, SpanEvent, dropped_count, read_status, span_identity, time_text
 

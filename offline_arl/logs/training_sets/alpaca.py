@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError
-from offline_arl.logs.primitives.values import as_text, decode_object
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import as_text, decode_object, json_type
 from offline_arl.logs.training_sets.sharegpt_turns import read_turn
 from offline_arl.logs.training_sets.training_rows import (
     contexts_of,

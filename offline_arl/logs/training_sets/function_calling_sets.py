@@ -14,8 +14,8 @@ import msgspec
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError
 from offline_arl.logs.platforms.message_shapes import decode_text
 from offline_arl.logs.primitives.scores import make_score
-from offline_arl.logs.primitives.values import as_object, as_text, decode_object
-from offline_arl.logs.providers.openai_messages import convert_messages, json_type
+from offline_arl.logs.primitives.values import as_object, as_text, decode_object, json_type
+from offline_arl.logs.providers.openai_messages import convert_messages
 from offline_arl.logs.training_sets.sharegpt_turns import OWN_ROLES, read_calls, read_turns
 from offline_arl.logs.training_sets.training_rows import contexts_of, conversation
 from offline_arl.trajectories.schema import Message, Score, Trajectory, text_message

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError, RecordSetApartError
-from offline_arl.logs.primitives.values import as_object, decode_object
-from offline_arl.logs.providers.openai_messages import convert_message, json_type
+from offline_arl.logs.primitives.values import as_object, decode_object, json_type
+from offline_arl.logs.providers.openai_messages import convert_message
 from offline_arl.logs.training_sets.sharegpt_turns import read_calls
 from offline_arl.logs.training_sets.training_rows import (
     contexts_of,

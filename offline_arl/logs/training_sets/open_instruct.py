@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError
-from offline_arl.logs.primitives.values import as_text, decode_object
-from offline_arl.logs.providers.openai_messages import json_type
+from offline_arl.logs.primitives.values import as_text, decode_object, json_type
 from offline_arl.trajectories.schema import Message, Producer, TextPart, TokenRecord, Trajectory, text_message
 
 

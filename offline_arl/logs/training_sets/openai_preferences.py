@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError
-from offline_arl.logs.primitives.values import as_object, decode_object
-from offline_arl.logs.providers.openai_messages import convert_messages, json_type
+from offline_arl.logs.primitives.values import as_object, decode_object, json_type
+from offline_arl.logs.providers.openai_messages import convert_messages
 from offline_arl.logs.training_sets.training_rows import contexts_of, preference_pair
 from offline_arl.trajectories.schema import Trajectory
 

@@ -14,8 +14,8 @@ import msgspec
 
 from offline_arl.logs.adapter import RecordRefusedError
 from offline_arl.logs.platforms.message_shapes import decode_text
-from offline_arl.logs.primitives.values import as_object, json_text
-from offline_arl.logs.providers.openai_messages import convert_message, json_type
+from offline_arl.logs.primitives.values import as_object, json_text, json_type
+from offline_arl.logs.providers.openai_messages import convert_message
 from offline_arl.trajectories.schema import (
     ContentPart,
     Message,

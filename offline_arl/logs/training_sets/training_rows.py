@@ -10,8 +10,8 @@ import msgspec
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError, RecordSetApartError
 from offline_arl.logs.platforms.tool_shapes import tools_text
-from offline_arl.logs.primitives.values import as_object, as_text
-from offline_arl.logs.providers.openai_messages import json_type, needs_pairing, pair_by_order
+from offline_arl.logs.primitives.pairing import needs_pairing, pair_by_order
+from offline_arl.logs.primitives.values import as_object, as_text, json_type
 from offline_arl.trajectories.schema import (
     Branch,
     ContentPart,

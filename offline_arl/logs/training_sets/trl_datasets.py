@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from offline_arl.logs.adapter import RawRecord, RecordRefusedError, RecordSetApartError
-from offline_arl.logs.primitives.values import as_object, as_text, decode_object
-from offline_arl.logs.providers.openai_messages import convert_messages, json_type
+from offline_arl.logs.primitives.values import as_object, as_text, decode_object, json_type
+from offline_arl.logs.providers.openai_messages import convert_messages
 from offline_arl.logs.slots.reading import apply_slot
 from offline_arl.logs.slots.slot import KEY, take_slots
 from offline_arl.logs.training_sets.training_rows import (

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from offline_arl.logs.adapter import RecordRefusedError
-from offline_arl.logs.providers.openai_messages import convert_messages, normalize_tools
+from offline_arl.logs.providers.openai_messages import convert_messages
+from offline_arl.logs.providers.openai_tools import normalize_tools
 from offline_arl.trajectories.schema import (
     FilePart,
     ImagePart,
