@@ -15,6 +15,7 @@ _MADE = {
     "file:": "offline_arl.environments.task_files:TaskFileFamily",
     "gym:": "offline_arl.environments.gymnasium_text:GymnasiumFamily",
     "openenv:": "offline_arl.environments.openenv:OpenEnvFamily",
+    "verifiers:": "offline_arl.environments.verifiers_env:VerifiersFamily",
 }
 _OWN = {  # found without an installation's metadata, which may be older than the code
     "support_desk": "offline_arl.environments.support_desk",
@@ -33,7 +34,7 @@ def load(name: str) -> EnvironmentFamily:
 
     `replay:FOLDER` is that of replay tasks (see `environments.replay`), `gym:ID` one of Gymnasium's, `file:PATH` that
     of a file of tasks, for example about an MCP server's tools (see `environments.task_files`), `openenv:URL` that of
-    an OpenEnv server.
+    an OpenEnv server, `verifiers:ID` one of the verifiers library's.
 
     Raises:
         UsageError: There is none; the message lists those there are.
@@ -49,7 +50,8 @@ def load(name: str) -> EnvironmentFamily:
         return own
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in found:
-        known = ", ".join([*sorted({*_OWN, *found}), "replay:FOLDER", "file:PATH", "gym:ID", "openenv:URL"])
+        prefixed = ["replay:FOLDER", "file:PATH", "gym:ID", "openenv:URL", "verifiers:ID"]
+        known = ", ".join([*sorted({*_OWN, *found}), *prefixed])
         raise UsageError(f"unknown environment {name!r}; available: {known}")
     loaded: EnvironmentFamily = found[name].load()
     return loaded
