@@ -1,4 +1,4 @@
-"""A report about a store as sections of tables, which a page and a terminal both draw."""
+"""Tables and how values are written in them, for reports that a page and a terminal both draw."""
 
 from __future__ import annotations
 
@@ -7,19 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from offline_arl.analysis.store_report import (
-    Example,
-    Finding,
-    NamedCount,
-    Rate,
-    Reasons,
-    StoreReport,
-    TopList,
-)
+from offline_arl.analysis.store_report import Example, Finding, Rate, TopList
 
 Cell = str | Rate | tuple[str, ...]  # a tuple: examples, of which a narrow table may show the first few only
 ColumnKind = Literal["text", "code", "number"]
-_NONE = "(none)"
+NONE = "(none)"  # what has no name
 _HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 
 
@@ -72,22 +64,6 @@ def percent(rate: Rate) -> str:
     return f"{rate.estimate:.1%} [{rate.low:.1%}, {rate.high:.1%}]"
 
 
-def sections(report: StoreReport) -> tuple[Section, ...]:
-    """All of the report but the summary and the findings."""
-    return (
-        _holdings(report),
-        _outcomes(report),
-        _endings(report),
-        _refused(report),
-        _set_apart(report),
-        _duplicates(report),
-        _lengths(report),
-        _tools(report),
-        _splits(report),
-        _feedback(report),
-    )
-
-
 def examples(found: Sequence[Example]) -> tuple[str, ...]:
     """Examples as one line each."""
     lines = []
@@ -102,350 +78,37 @@ def occurrences(finding: Finding) -> str:
     """How often something was found."""
     if finding.severity == "error":
         return f"{finding.count:,} refused"
-    rows = _of(finding.trajectories, "trajectory", "trajectories")
+    rows = counted(finding.trajectories, "trajectory", "trajectories")
     return f"{finding.count:,} in {rows}, {finding.share:.1%} of all"
 
 
-def _holdings(report: StoreReport) -> Section:
-    held = report.holdings
-    counts = [
-        ("trajectories", held.trajectories),
-        ("messages", held.messages),
-        ("steps (turns of the agent)", held.steps),
-        ("tool calls", held.tool_calls),
-        ("tasks", held.tasks),
-        ("groups of attempts", held.groups),
-        ("sessions", held.sessions),
-        ("users", held.users),
-        ("trajectories without a time", held.untimed),
-    ]
-    rows = [(name, number(value)) for name, value in counts]
-    if held.first is not None:
-        rows += [("first", held.first), ("last", held.last or "")]
-    rows += [
-        ("on disk", f"{report.megabytes:,.1f} MB in {_of(report.parts, 'part')}"),
-        ("schema version", report.schema_version),
-    ]
-    return Section(
-        "holdings",
-        "What is in the store",
-        "",
-        (
-            Table("Counts", (("what", "text"), ("value", "number")), tuple(rows)),
-            _top("Formats", "format", held.formats, held.trajectories),
-            _top("Agents", "agent", held.agents, held.trajectories),
-            _top("Models", "model", held.models, held.trajectories),
-            _top("Task types", "task type", held.task_types, held.trajectories),
-        ),
-    )
+def top_table(caption: str, name: str, found: TopList, of: int) -> Table:
+    """The most frequent values of something, those without one, and a note about the others.
 
-
-def _top(caption: str, name: str, found: TopList, of: int) -> Table:
-    rows = [(visible(row.name), number(row.count), _share(row.count, of)) for row in found.rows]
+    Args:
+        caption: Of the table.
+        name: Of the column of values.
+        found: The values.
+        of: What the shares are of.
+    """
+    rows = [(visible(row.name), number(row.count), share(row.count, of)) for row in found.rows]
     if found.missing:
-        rows.append((_NONE, number(found.missing), _share(found.missing, of)))
+        rows.append((NONE, number(found.missing), share(found.missing, of)))
     more = found.distinct - len(found.rows)
-    note = f"and {_of(more, 'more')} with {_of(found.others, 'trajectory', 'trajectories')}" if more else ""
+    note = f"and {counted(more, 'more')} with {counted(found.others, 'trajectory', 'trajectories')}" if more else ""
     return Table(caption, ((name, "text"), ("trajectories", "number"), ("share", "number")), tuple(rows), note)
 
 
-def _outcomes(report: StoreReport) -> Section:
-    found = report.outcomes
-    counts: tuple[tuple[Cell, ...], ...] = (
-        ("scored", number(found.scored)),
-        ("successes", number(found.successes)),
-        ("failures", number(found.failures)),
-        ("scores without a verdict", number(found.scores_without_verdict)),
-        ("unscored", number(found.unscored)),
-        ("crashes of the harness", number(found.infrastructure_errors)),
-        ("success", found.success),
-    )
-    types: tuple[tuple[Cell, ...], ...] = tuple(
-        (
-            _NONE if row.task_type is None else visible(row.task_type),
-            row.success,
-            number(row.success.n),
-            number(row.trajectories),
-            number(row.mean_score),
-            number(row.infrastructure_errors),
-            f"{row.mean_steps:.1f}",
-        )
-        for row in found.by_task_type
-    )
-    lead = "A crash of the harness is neither a success nor a failure, and what nobody scored is not zero."
-    if found.relabeled:
-        lead += " The outcomes of the side table stand in place of those that were logged."
-    return Section(
-        "outcomes",
-        "Outcomes",
-        lead,
-        (
-            Table("Counts", (("outcome", "text"), ("trajectories", "number")), counts),
-            Table(
-                "By task type; success is of those with a verdict, with its 95 % interval",
-                (
-                    ("task type", "text"),
-                    ("success", "number"),
-                    ("with verdict", "number"),
-                    ("trajectories", "number"),
-                    ("mean score", "number"),
-                    ("crashes", "number"),
-                    ("mean steps", "number"),
-                ),
-                types,
-                f"and {_of(found.more_task_types, 'more task type')}" if found.more_task_types else "",
-            ),
-            _scores(report),
-        ),
-    )
-
-
-def _scores(report: StoreReport) -> Table:
-    found = report.outcomes
-    rows = tuple(
-        (
-            visible(row.name),
-            row.scorer_kind,
-            row.direction.partition("_")[0],
-            *map(number, (row.count, row.trajectories, row.on_messages, row.labels)),
-            *map(number, (row.mean, row.minimum, row.maximum)),
-        )
-        for row in found.scores
-    )
-    texts, numbers = ("score", "scorer", "better is"), ("judgements", "trajectories", "of messages", "labels")
-    columns: tuple[tuple[str, ColumnKind], ...] = (
-        *((name, "text") for name in texts),
-        *((name, "number") for name in (*numbers, "mean", "lowest", "highest")),
-    )
-    return Table("Scores", columns, rows, f"and {_of(found.more_scores, 'more score')}" if found.more_scores else "")
-
-
-def _endings(report: StoreReport) -> Section:
-    found, of = report.endings, report.holdings.trajectories
-    rows = tuple(
-        (name, number(count), _share(count, of))
-        for name, count in (
-            ("terminated: the task came to its own end", found.terminated),
-            ("truncated: cut by a limit", found.truncated),
-            ("neither is known", found.open),
-        )
-    )
-    return Section(
-        "endings",
-        "Endings",
-        "After the last step of a terminated attempt the value is 0; after that of a truncated one it is estimated.",
-        (
-            Table("How attempts ended", (("ending", "text"), ("trajectories", "number"), ("share", "number")), rows),
-            _top("Stop reasons", "stop reason", found.stop_reasons, of),
-        ),
-    )
-
-
-def _refused(report: StoreReport) -> Section:
-    lead = "Records that are not in the store as trajectories. They are kept raw in its quarantine; the next ingestion "
-    return Section(
-        "refused", "Refused records", lead + "tries them again.", (_reasons("Refused, by reason", report.refused),)
-    )
-
-
-def _set_apart(report: StoreReport) -> Section:
-    return Section(
-        "set-apart",
-        "Records set apart",
-        "Records of the sources that are no interactions, and records that repeat others of their session.",
-        (_reasons("Set apart, by reason", report.set_apart), _reasons("Repeats, by reason", report.repeated)),
-    )
-
-
-def _reasons(caption: str, found: Reasons) -> Table:
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (
-            visible(row.reason),
-            row.code or "",
-            number(row.count),
-            ", ".join(map(visible, row.formats)),
-            tuple(visible(example.place) for example in row.examples),
-        )
-        for row in found.rows
-    )
-    columns: tuple[tuple[str, ColumnKind], ...] = (
-        ("reason", "text"),
-        ("code", "code"),
-        ("records", "number"),
-        ("formats", "text"),
-        ("examples", "code"),
-    )
-    if not any(row.code for row in found.rows):
-        rows, columns = tuple((row[0], *row[2:]) for row in rows), (columns[0], *columns[2:])
-    note = f"and {_of(found.more, 'more reason')} with {_of(found.others, 'record')}" if found.more else ""
-    return Table(caption, columns, rows, note)
-
-
-def _duplicates(report: StoreReport) -> Section:
-    found = report.duplicates
-    counts = [
-        ("trajectories that copy an earlier one exactly", number(found.copies)),
-        ("trajectories that have copies", number(found.originals)),
-    ]
-    if found.near is not None:
-        counts += [
-            ("near duplicates of an earlier one", number(found.near)),
-            ("clusters of near duplicates", number(found.near_clusters)),
-        ]
-    note = "Nobody looked for near duplicates." if found.near is None else ""
-    return Section(
-        "duplicates",
-        "Duplicates",
-        "Copies are marked, never dropped: two honest attempts may be alike.",
-        (
-            Table("Counts", (("what", "text"), ("value", "number")), tuple(counts), note),
-            _clusters("Most copied", found.largest),
-            _clusters("Most near duplicates", found.largest_near),
-        ),
-    )
-
-
-def _clusters(caption: str, rows: Sequence[NamedCount]) -> Table:
-    columns: tuple[tuple[str, ColumnKind], ...] = (("trajectory", "code"), ("others like it", "number"))
-    return Table(caption, columns, tuple((visible(row.name), number(row.count)) for row in rows))
-
-
-def _lengths(report: StoreReport) -> Section:
-    names = ("mean", "lowest", "median", "90 %", "99 %", "highest")
-    rows = tuple(
-        (row.measure, *map(number, (row.mean, row.minimum, row.median, row.p90, row.p99, row.maximum)))
-        for row in report.lengths
-    )
-    columns: tuple[tuple[str, ColumnKind], ...] = (("measure", "text"), *((name, "number") for name in names))
-    return Section("lengths", "Lengths", "", (Table("Quantiles", columns, rows),))
-
-
-def _tools(report: StoreReport) -> Section:
-    found = report.tools
-    rows = tuple(
-        (
-            visible(row.name),
-            number(row.calls),
-            number(row.trajectories),
-            number(row.invalid),
-            _share(row.invalid, row.calls),
-            number(row.error_results),
-            _share(row.error_results, row.calls),
-        )
-        for row in found.rows
-    )
-    more = found.distinct - len(found.rows)
-    told = [
-        f"{_of(found.calls, 'call')} of {_of(found.distinct, 'tool')}",
-        f"{found.invalid:,} not acceptable by the logged tools",
-        f"{_of(found.error_results, 'result')} marked as errors",
-        f"{_of(found.failed_turns, 'turn')} of the agent marked as failed",
-    ]
-    return Section(
-        "tools",
-        "Tools",
-        ", ".join(told) + ".",
-        (
-            Table(
-                "Calls by tool",
-                (
-                    ("tool", "code"),
-                    ("calls", "number"),
-                    ("trajectories", "number"),
-                    ("invalid", "number"),
-                    ("of calls", "number"),
-                    ("error results", "number"),
-                    ("of calls", "number"),
-                ),
-                rows,
-                f"and {_of(more, 'more tool')}" if more > 0 else "",
-            ),
-        ),
-    )
-
-
-def _splits(report: StoreReport) -> Section:
-    found = report.splits
-    if found is None:
-        return Section("splits", "Splits", "The store is not split.", ())
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (visible(row.name), number(row.trajectories), number(row.tasks), row.success) for row in found.rows
-    )
-    shared: tuple[tuple[Cell, ...], ...] = tuple(
-        (
-            row.what,
-            "none" if row.values == 0 else row.kind,
-            number(row.values),
-            number(row.trajectories),
-            tuple(map(visible, row.examples)),
-        )
-        for row in found.shared
-    )
-    lacking = tuple((visible(name), ", ".join(map(visible, names))) for name, names in found.lacking)
-    lead = "Split by hand." if found.by is None else f"Split by {found.by}."
-    if found.unassigned:
-        lead += f" {_of(found.unassigned, 'trajectory is', 'trajectories are')} in no split."
-    return Section(
-        "splits",
-        "Splits",
-        lead,
-        (
-            Table(
-                "Splits",
-                (("split", "text"), ("trajectories", "number"), ("tasks", "number"), ("success", "number")),
-                rows,
-                f"and {_of(found.more, 'more split')}" if found.more else "",
-            ),
-            Table(
-                "Trajectories by task type",
-                (("task type", "text"), *((visible(row.name), "number") for row in found.rows)),
-                tuple((visible(name), *map(number, counts)) for name, counts in found.task_types),
-            ),
-            Table(
-                "Leaks: what occurs in several splits. Allowed is what this way of splitting does not keep together",
-                (
-                    ("in common", "text"),
-                    ("verdict", "text"),
-                    ("values", "number"),
-                    ("trajectories", "number"),
-                    ("examples", "code"),
-                ),
-                shared,
-            ),
-            Table(
-                "Task types that some splits lack",
-                (("task type", "text"), ("not in", "text")),
-                lacking,
-                f"and {_of(found.more_lacking, 'more')}" if found.more_lacking else "",
-            ),
-        ),
-    )
-
-
-def _feedback(report: StoreReport) -> Section:
-    found = report.feedback
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (visible(row.name), row.target, number(row.count), tuple(map(visible, row.examples))) for row in found.rows
-    )
-    lead = f"{_of(found.joined, 'judgement')} from elsewhere found what they judge, {found.unplaced:,} did not."
-    if found.unplaced:
-        lead += " What they judge may be in logs that were not ingested yet."
-    columns: tuple[tuple[str, ColumnKind], ...] = (
-        ("judgement", "text"),
-        ("target", "text"),
-        ("count", "number"),
-        ("ids that the store lacks", "code"),
-    )
-    note = f"and {_of(found.more, 'more')}" if found.more else ""
-    return Section(
-        "feedback", "Feedback kept elsewhere", lead, (Table("Feedback without a target", columns, rows, note),)
-    )
-
-
-def _share(count: int, of: int) -> str:
+def share(count: int, of: int) -> str:
+    """A share in percent; a dash where there is nothing to have one of."""
     return f"{count / of:.1%}" if of else "-"
 
 
-def _of(count: int, one: str, many: str | None = None) -> str:
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number of things, in words.
+
+    >>> counted(1, "trajectory", "trajectories"), counted(1200, "call")
+    ('1 trajectory', '1,200 calls')
+    """
     plural = many or (one if one == "more" else one + "s")
     return f"{count:,} {one if count == 1 else plural}"

@@ -6,7 +6,8 @@ from html import escape
 
 from offline_arl.analysis.charts import histogram
 from offline_arl.analysis.pages import examples, page, table
-from offline_arl.analysis.report_tables import Section, number, occurrences, percent, sections, visible
+from offline_arl.analysis.report_sections import sections
+from offline_arl.analysis.report_tables import Section, number, occurrences, percent, visible
 from offline_arl.analysis.report_tables import examples as example_lines
 from offline_arl.analysis.store_report import Finding, StoreReport
 

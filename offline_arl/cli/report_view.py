@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from offline_arl.analysis.report_tables import Cell, Table, examples, occurrences, percent, sections, visible
+from offline_arl.analysis.report_sections import sections
+from offline_arl.analysis.report_tables import Cell, Table, examples, occurrences, percent, visible
 from offline_arl.analysis.store_report import Rate, StoreReport
 
 if TYPE_CHECKING:
