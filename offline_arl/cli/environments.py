@@ -1,4 +1,4 @@
-"""Commands about environments: env tasks, env check, env cases, env audit."""
+"""Commands about environments: env tasks, env misses, env check, env cases, env audit."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(no_args_is_help=True, help="Check environments, their judges and audit trails.")
     group.command(epilog=example("offline-arl env tasks --store runs/store --output runs/tasks"))(tasks)
+    group.command(epilog=example("offline-arl env misses replay:runs/tasks"))(misses)
     group.command(epilog=example("offline-arl env check support_desk --tasks 200"))(check)
     group.command(
         epilog=example("offline-arl env cases support_desk --episodes runs/eval/store --output runs/cases"),
@@ -54,6 +55,32 @@ def tasks(
         excluded = "".join(f", {count} left out ({reason})" for reason, count in made["excluded"].items())
         text = f"{made['tasks']} tasks from {made['recordings']} recordings{excluded}; the environment replay:{output}"
         out.finish(made, lambda console: console.print(text, markup=False))
+
+
+def misses(name: Annotated[str, typer.Argument(help="Environment: replay:FOLDER.")], json: Json = False) -> None:
+    """Say how often a replay environment has no answer for agents that it was not recorded with.
+
+    left_out: each attempt, where only the others at its task were recorded. elsewhere: what was done at another task.
+    """
+    from offline_arl.workflows.environments import replay_misses
+
+    def draw(console: Console) -> None:
+        rows = [
+            [agent, tool, f"{count['calls']}", f"{count['misses']}", _share(count["miss_rate"])]
+            for agent, counts in found.items()
+            for tool, count in [("all", counts), *counts["by_tool"].items()]
+        ]
+        table(console, ["agent", "tool", "calls", "misses", "miss rate"], rows)
+        for agent, counts in found.items():
+            console.print(f"{agent}: {counts['whole']} of {counts['episodes']} episodes without a miss")
+
+    with Output(as_json=json) as out:
+        found = replay_misses(name)
+        out.finish(found, draw)
+
+
+def _share(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:.3f}"
 
 
 def check(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from offline_arl.environments.replay.recording import MISS
 from offline_arl.errors import DataError
 from offline_arl.evaluation.intervals import Estimate, bootstrap_mean, paired_bootstrap, wilson_interval
 from offline_arl.rewards.components import RewardConfig, step_rewards
@@ -20,6 +21,7 @@ Record = Episode | Trajectory
 
 _REWARDS = RewardConfig()
 _RETURN = "return"
+_MISSES = "misses"  # component of the outcomes of replay environments
 
 
 class CallCounts(NamedTuple):
@@ -59,6 +61,7 @@ def evaluate(
         the environment marked as invalid.
         `truncation_rate`: share of records cut by a limit.
         `infrastructure_errors`: their number, with equal estimate, low and high.
+        `miss_rate`: share of calls that a replay environment has no recording of; only where there is one.
         Further components of the outcomes: the mean of each, over the records that have it, under its own name (one
         that bears the name of a measure above is left out).
         A measure without observations has n = 0 (see `Estimate`).
@@ -82,6 +85,8 @@ def evaluate(
     returns = [_total_reward(records[index], reward_config) for index in usable]
     measures[_RETURN] = bootstrap_mean([value for value in returns if value is not None], generator=generator)
     measures.update(_process(kept, generator))
+    if any(_MISSES in item.outcome.components for item in kept):
+        measures["miss_rate"] = _miss_rate(kept)
     measures["infrastructure_errors"] = Estimate(errors, errors, errors, len(records))
     measures.update(_components(kept, generator, known=measures.keys()))
     return measures
@@ -157,6 +162,12 @@ def _process(kept: Sequence[Trajectory], generator: np.random.Generator) -> dict
         "invalid_action_rate": wilson_interval(sum(c.invalid_steps for c in counts), sum(c.steps for c in counts)),
         "truncation_rate": wilson_interval(sum(item.truncated for item in kept), len(kept)),
     }
+
+
+def _miss_rate(kept: Sequence[Trajectory]) -> Estimate:
+    answers = [message.error for item in kept for message in item.messages if message.role == "tool"]
+    calls = sum(len(item.messages[index].tool_calls) for item in kept for index in item.step_indices())
+    return wilson_interval(sum(error is not None and error.type == MISS for error in answers), calls)
 
 
 def _success(items: Sequence[Trajectory]) -> Estimate:

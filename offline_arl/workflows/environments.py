@@ -10,7 +10,8 @@ from offline_arl import environments
 from offline_arl.environments.audit import verify
 from offline_arl.environments.checking import CheckReport, check
 from offline_arl.environments.demonstrations import training_cases
-from offline_arl.environments.replay.family import write_tasks
+from offline_arl.environments.replay.family import ReplayFamily, write_tasks
+from offline_arl.environments.replay.misses import MissCount
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.lineage import remember_derived
 from offline_arl.trajectories.select import in_split
@@ -64,6 +65,41 @@ def training_cases_of(name: str, episodes: str | Path, output: str | Path) -> di
         if not counts["failures"]:
             raise DataError(f"{episodes}: no failed episode whose task is in its metadata, as rollouts leave them")
     return {"output": str(output), **counts}
+
+
+def replay_misses(name: str) -> dict[str, Any]:
+    """How often a replay environment cannot answer agents that were not recorded (see `environments.replay.misses`).
+
+    Args:
+        name: `replay:FOLDER`.
+
+    Returns:
+        For `left_out` and `elsewhere`: `episodes`, `whole` (those without a miss), `exact` (those that stayed a
+        recording), `calls`, `misses`, `miss_rate` and `by_tool`, which has the last three for each tool.
+
+    Raises:
+        UsageError: It is not a replay environment.
+        DataError: There are no replay tasks, or they are damaged.
+    """
+    family = environments.load(name)
+    if not isinstance(family, ReplayFamily):
+        raise UsageError(f"{name}: is no replay environment; name one as replay:FOLDER")
+    return {agent: _as_dict(count) for agent, count in family.misses().items()}
+
+
+def _as_dict(count: MissCount) -> dict[str, Any]:
+    by_tool = {
+        tool: {"calls": calls, "misses": count.misses[tool], "miss_rate": count.misses[tool] / calls}
+        for tool, calls in sorted(count.calls.items())
+    }
+    totals = {"calls": sum(count.calls.values()), "misses": sum(count.misses.values()), "miss_rate": count.rate}
+    return {
+        "episodes": count.episodes,
+        "whole": count.whole,
+        "exact": count.exact,
+        **totals,
+        "by_tool": by_tool,
+    }
 
 
 def verify_audit_trail(path: str | Path, *, last_hash: str | None = None) -> dict[str, Any]:

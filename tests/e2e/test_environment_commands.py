@@ -19,6 +19,8 @@ def test_logs_become_an_environment_whose_judge_is_right(tmp_path: Path) -> None
     manifest = json.loads((tmp_path / "tasks/manifest.json").read_text())
     assert (manifest["recordings"], manifest["writes"]) == (60, ["refund_order"])
     assert run(["env", "check", f"replay:{tasks}"]) == 0
+    assert run(["env", "misses", f"replay:{tasks}"]) == 0
+    assert run(["env", "misses", "support_desk"]) == 2
     assert run(["env", "tasks", "--store", store, "--output", tasks]) == 2  # it is not empty
 
 

@@ -9,7 +9,7 @@ from itertools import takewhile
 import msgspec
 
 from offline_arl.environments.protocol import EpisodeStart, StepResult, StopReason, Task
-from offline_arl.environments.replay.recording import CallKey, Recording, Turn, answered, call_key, turn_of
+from offline_arl.environments.replay.recording import MISS, CallKey, Recording, Turn, answered, call_key, turn_of
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.schema import Message, MessageError, Outcome, Producer, TextPart, ToolCall
 
@@ -215,7 +215,7 @@ def _for_call(call: ToolCall, result: Message) -> Message:
 
 def _miss(call: ToolCall) -> Message:
     text = msgspec.json.encode({"error": _NOT_RECORDED}).decode()
-    error = MessageError("not_recorded", _NOT_RECORDED)
+    error = MessageError(MISS, _NOT_RECORDED)
     producer = Producer("environment", "replay")
     return Message(
         "tool", [TextPart(text)], tool_call_id=call.id, name=call.name or None, error=error, producer=producer

@@ -14,6 +14,7 @@ import msgspec
 
 from offline_arl.environments.protocol import Examples, Task
 from offline_arl.environments.replay.environment import Replay
+from offline_arl.environments.replay.misses import MissCount, elsewhere, left_out
 from offline_arl.environments.replay.recording import Recording, recording_of
 from offline_arl.environments.splits import SPLITS, require_split, split_of_content
 from offline_arl.errors import DataError, UsageError
@@ -64,13 +65,14 @@ class ReplayFamily:
 
     def make(self) -> Replay:
         """A fresh environment."""
-        writes = self.manifest.writes
-        longest = max(len(recording.steps) for group in self._by_task.values() for recording in group)
-        return Replay(
-            self._by_task,
-            writes=None if writes is None else frozenset(writes),
-            max_steps=longest + _MORE_STEPS,
-        )
+        return Replay(self._by_task, writes=self._writes, max_steps=self._max_steps)
+
+    def misses(self) -> dict[str, MissCount]:
+        """What agents that were not recorded would meet: `left_out` and `elsewhere` (see `misses`)."""
+        counts = {"left_out": left_out, "elsewhere": elsewhere}
+        return {
+            name: count(self._by_task, writes=self._writes, max_steps=self._max_steps) for name, count in counts.items()
+        }
 
     def tasks(self, split: str, count: int, *, seed: int = 0) -> list[Task]:
         """The first `count` tasks of "train", "validation" or "test", fewer where there are no more, for any seed.
@@ -88,6 +90,14 @@ class ReplayFamily:
         """The recorded success and failure of a task; None where none was recorded."""
         group = self._same(task)
         return Examples(_first(group, success=True), _first(group, success=False))
+
+    @property
+    def _writes(self) -> frozenset[str] | None:
+        return None if self.manifest.writes is None else frozenset(self.manifest.writes)
+
+    @cached_property
+    def _max_steps(self) -> int:
+        return _MORE_STEPS + max(len(recording.steps) for group in self._by_task.values() for recording in group)
 
     @cached_property
     def _by_task(self) -> dict[str, list[Recording]]:

@@ -11,6 +11,8 @@ import msgspec
 
 from offline_arl.trajectories.schema import Message, Outcome, ToolCall, Trajectory
 
+MISS = "not_recorded"  # type of the error of a tool message that answers a call which nobody made in the recordings
+
 
 class Recording(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     """One attempt at a task: what came before its first step, its steps, and what answered each."""

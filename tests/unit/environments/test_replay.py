@@ -6,14 +6,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from offline_arl.environments import load
 from offline_arl.environments.checking import check
+from offline_arl.environments.demonstrations import demonstration
 from offline_arl.environments.protocol import Task
 from offline_arl.environments.replay.environment import Replay
 from offline_arl.environments.replay.family import ReplayFamily, write_tasks
 from offline_arl.errors import DataError, UsageError
+from offline_arl.evaluation.policy import evaluate
 from offline_arl.logs.reading import read_trajectories
 from offline_arl.trajectories.schema import (
     Context,
@@ -29,6 +32,7 @@ from offline_arl.trajectories.schema import (
 )
 
 AIRLINE = Path(__file__).resolve().parents[4] / "shared/real_logs/tau-bench/gpt-4o-airline.json"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs/environments.md"
 TOOLS = msgspec.json.encode([{"type": "function", "function": {"name": name}} for name in ("look", "book")]).decode()
 
 
@@ -188,6 +192,55 @@ def test_tasks_are_found_by_the_name_of_their_folder_and_damage_is_told(tmp_path
     crashed = msgspec.structs.replace(GOOD, outcome=Outcome("infrastructure_error"))
     with pytest.raises(DataError, match="infrastructure_error: 1"):
         write_tasks([(crashed, None)], tmp_path / "none")
+
+
+def test_misses_of_an_attempt_that_was_left_out_and_of_what_was_done_elsewhere(tmp_path: Path) -> None:
+    """Left out, GOOD makes look (known from BAD), book 7 (a miss) and look; BAD look and book 8 (a miss); ALONE is the
+    only attempt at its task. Elsewhere: task t is played with ALONE's look 3 (a miss), u with GOOD's three calls (all
+    misses)."""
+    look_3 = tool_call("look", '{"n": 3}', id="d")
+    alone = attempt("alone", calls(look_3), answer(look_3, "no flight"), says("Done."), success=True, task="u")
+    counts = family(tmp_path, [GOOD, BAD, alone]).misses()
+    left, other = counts["left_out"], counts["elsewhere"]
+    assert (left.episodes, left.whole, left.exact) == (2, 0, 0)
+    assert (dict(left.calls), dict(left.misses)) == ({"look": 3, "book": 2}, {"book": 2})
+    assert left.rate == 2 / 5
+    assert (other.episodes, dict(other.calls), dict(other.misses)) == (
+        2,
+        {"look": 3, "book": 1},
+        {"look": 3, "book": 1},
+    )
+    assert other.rate == 1.0
+
+
+def test_attempts_that_are_the_same_miss_nothing_and_no_call_is_no_rate(tmp_path: Path) -> None:
+    twin = msgspec.structs.replace(GOOD, trajectory_id="twin")
+    counts = family(tmp_path, [GOOD, twin]).misses()
+    assert (counts["left_out"].rate, counts["left_out"].exact, counts["left_out"].whole) == (0.0, 2, 2)
+    assert (counts["elsewhere"].episodes, counts["elsewhere"].rate) == (0, None)
+
+
+def test_the_share_of_calls_that_are_not_recorded_is_a_measure_of_a_policy(tmp_path: Path) -> None:
+    desk = family(tmp_path, [GOOD, BAD])
+    unknown = tool_call("look", '{"n": 2}', id="x")
+    played = [demonstration(desk, task, [calls(LOOK, unknown), calls(BOOK), says("Done.")], agent="policy")
+              for task in desk.tasks("test", 9)]  # fmt: skip
+    measures = evaluate(played, generator=np.random.default_rng(0))
+    assert (measures["miss_rate"].estimate, measures["miss_rate"].n) == (1 / 3, 3)
+    assert measures["misses"].estimate == 1.0
+    assert "miss_rate" not in evaluate([GOOD, BAD], generator=np.random.default_rng(0))
+
+
+def test_the_miss_rate_of_the_airline_logs_is_what_the_documents_say(tmp_path: Path) -> None:
+    if not AIRLINE.exists():
+        pytest.skip(f"{AIRLINE} is not here")
+    counts = family(tmp_path, read_trajectories(AIRLINE)).misses()
+    left, other = counts["left_out"], counts["elsewhere"]
+    assert (left.episodes, sum(left.calls.values()), sum(left.misses.values()), left.whole) == (200, 1134, 376, 62)
+    assert (other.episodes, sum(other.calls.values()), sum(other.misses.values()), other.whole) == (50, 259, 229, 7)
+    told = " ".join(DOCUMENT.read_text().split())
+    assert "376 of 1,134 calls (33 %)" in told
+    assert "229 of 259 (88 %)" in told
 
 
 def test_the_airline_logs_play_back_whole(tmp_path: Path) -> None:
