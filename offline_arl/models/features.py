@@ -87,6 +87,21 @@ class StepFeatures:
             yield self.states[piece], self.actions[piece]
 
 
+class StepPlaces(NamedTuple):
+    """Where each of N steps is: the number of its row, its first and its last action token there."""
+
+    trajectory_ids: list[str]  # [N]
+    steps: Int[Tensor, " N"]
+    rows: Int[Tensor, " N"]
+    first: Int[Tensor, " N"]  # T where the row ends with a state
+    last: Int[Tensor, " N"]  # first - 1 where there is no action
+
+    @property
+    def has_action(self) -> Bool[Tensor, " N"]:
+        """False for the state after the last step."""
+        return self.last >= self.first
+
+
 class EncodedSteps(NamedTuple):
     """Features, and the number of positions that the model computed for them, padding included."""
 
@@ -109,24 +124,39 @@ def step_features(
         layers=layers,
         shared_prefix=batch.shared_prefix,
     )
-    spans = [_spans(row) for row in rows]
-    counts = [len(steps) for steps, _, _ in spans]
-    batch_row = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
-    first = torch.from_numpy(np.concatenate([first for _, first, _ in spans]))
-    last = torch.from_numpy(np.concatenate([last for _, _, last in spans]))
-    has_action = last >= first
+    places = step_places(rows)
+    _, steps, batch_row, first, last = places
+    has_action = places.has_action
     state = states[batch_row, first - 1 - offset]
     at_last = states[batch_row, torch.where(has_action, last - offset, 0)]
     mean = _span_means(states, batch_row, first - offset, last - offset)
     action = torch.cat([at_last, mean], dim=-1) * has_action.unsqueeze(-1).to(states)
     features = StepFeatures(
-        trajectory_ids=[row.trajectory_id for row, count in zip(rows, counts, strict=True) for _ in range(count)],
-        steps=torch.from_numpy(np.concatenate([steps for steps, _, _ in spans])),
+        trajectory_ids=places.trajectory_ids,
+        steps=steps,
         has_action=has_action,
         states=state,
         actions=action,
     )
     return EncodedSteps(features, tokens=offset + states.shape[0] * states.shape[1])
+
+
+def step_places(rows: Sequence[FeatureRow]) -> StepPlaces:
+    """Where the steps of some rows are, in the order in which `step_features` has them.
+
+    Raises:
+        DataError: A segment starts with an action token, so there is no state to act in.
+    """
+    spans = [_spans(row) for row in rows]
+    counts = [len(steps) for steps, _, _ in spans]
+    steps, first, last = (torch.from_numpy(np.concatenate(column)) for column in zip(*spans, strict=True))
+    return StepPlaces(
+        trajectory_ids=[row.trajectory_id for row, count in zip(rows, counts, strict=True) for _ in range(count)],
+        steps=steps,
+        rows=torch.from_numpy(np.repeat(np.arange(len(rows)), counts)),
+        first=first,
+        last=last,
+    )
 
 
 def _spans(row: FeatureRow) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,8 +35,9 @@ def train_values(config: TrainValues, context: StageContext) -> StageOutputs:
     """
     dataset, model, tokenizer = dataset_and_policy(config, context)
     folder = context.folder / "values"
-    context.progress("hidden states", 0, None)
-    features = compute_features(model, tokenizer, dataset, folder / "features", config=config.features)
+    # Kept until the stage is done: values that are fitted again, or a pass that was interrupted, need no other pass.
+    caches, told = context.checkpoints, partial(context.progress, "hidden states")
+    features = compute_features(model, tokenizer, dataset, caches / "features", config=config.features, report=told)
     settings = fitting_part(config)
     proposed = None
     if isinstance(config, TrainCQLValues) and config.alternatives:
@@ -64,6 +67,8 @@ def train_values(config: TrainValues, context: StageContext) -> StageOutputs:
         for name, value in metrics.items()
     }
     save_values(result.heads, record, folder, intervals=readable)
+    for cache in list(caches.glob("features*")):
+        shutil.move(cache, folder)
     notes = [*_notes(result), *(f"{name}: {value}" for name, value in readable.items())]
     return StageOutputs(artifacts={"values": "values"}, metrics=metrics, notes=tuple(notes))
 
@@ -100,8 +105,9 @@ def _propose(
         )
     finally:
         sampler.close()
-    cache = context.folder / "values" / "features_of_alternatives"
-    return compute_features(model, tokenizer, made, cache, config=config.features), made
+    cache = context.checkpoints / "features_of_alternatives"
+    told = partial(context.progress, "hidden states of alternatives")
+    return compute_features(model, tokenizer, made, cache, config=config.features, report=told), made
 
 
 def _notes(result: ValueResult) -> list[str]:
