@@ -106,6 +106,8 @@ def shared_prefix_length(
 ) -> int:
     """Number of first tokens that all rows share, ended before the token that predicts the first action token.
 
+    The last token of a row is never part of it: features are read there.
+
     >>> ids = np.array([[5, 6, 7, 1, 2], [5, 6, 7, 8, 2]])
     >>> shared_prefix_length(ids, np.ones_like(ids), np.array([[0, 0, 0, 0, 1], [0, 0, 0, 0, 1]], dtype=bool))
     3
@@ -114,7 +116,7 @@ def shared_prefix_length(
     # The output at position t predicts token t + 1, so the position before the first action token is needed per row.
     usable = same & ~action_mask.any(axis=0)
     usable[:-1] &= ~action_mask[:, 1:].any(axis=0)
-    usable[-1] = False
+    usable[int(attention_mask.sum(axis=1).min()) - 1 :] = False
     return int(np.argmin(usable))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +13,7 @@ import msgspec
 import numpy as np
 
 from offline_arl.datasets.return_conditioning import ReturnConditioning
-from offline_arl.environments.protocol import Environment, EpisodeStart, StepResult, Task, task_metadata
+from offline_arl.environments.protocol import Environment, EpisodeStart, StepResult, Task, close, task_metadata
 from offline_arl.errors import DataError, TemplateError
 from offline_arl.rollouts.conditioning import EpisodeTarget
 from offline_arl.rollouts.episode import Episode
@@ -211,10 +212,9 @@ class Rollout:
 
     def _close(self) -> None:
         """Let environments that hold something (a server, a sandbox) let go of it."""
-        close = getattr(getattr(self, "_environment", None), "close", None)
-        if callable(close):
+        if hasattr(self, "_environment"):
             try:
-                close()
+                close(self._environment)
             except Exception as error:
                 logger.warning("%s: the environment cannot be closed: %s", self.task.task_id, error)
 
@@ -265,6 +265,15 @@ class Rollout:
             _segment(trajectory_id, fingerprint, [*prompt, *sampled[1].token_ids], [sampled], first_step=step)
             for step, (prompt, sampled) in enumerate(zip(self._prompts, self._completions, strict=True))
         ]
+
+
+def first_prompt(factory: EnvironmentFactory, task: Task, renderer: Renderer) -> list[int]:
+    """What a policy reads first of a task, as a rollout renders it; empty where the environment fails to start."""
+    settings = Settings(renderer, factory, 0, SamplingConfig(temperature=0.0, max_tokens=1), sys.maxsize, None, 1)
+    rollout = Rollout(0, task, settings)
+    if not rollout.ended:
+        rollout._close()
+    return rollout.tokens
 
 
 def _with_result(message: Message, reward: float, invalid_actions: int) -> Message:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from offline_arl.datasets.segments import SegmentDataset, SegmentRow
 from offline_arl.errors import DataError
 from offline_arl.models.features import StepFeatures
-from offline_arl.objectives import td_lambda_returns
+from offline_arl.objectives import generalized_advantages, td_lambda_returns
 
 _logger = logging.getLogger(__name__)
 
@@ -55,10 +55,21 @@ def join_transitions(
         UsageError: The dataset is of another kind.
     """
     dataset.require_kind("transitions")
+    return transition_table(features, dataset, truncation=truncation, discount=discount)
+
+
+def transition_table(
+    features: StepFeatures, rows: Iterable[SegmentRow], *, truncation: str, discount: float
+) -> TransitionTable:
+    """`join_transitions` for rows that need not be those of a dataset; at least one step.
+
+    Raises:
+        DataError: A step has no features, or a reward is not a number.
+    """
     row_of = features.row_of()
     numbers: dict[str, int] = {}
     columns: list[tuple[int, int, float, bool, bool, int]] = []
-    for row in dataset:
+    for row in rows:
         number = numbers.setdefault(row.trajectory_id, len(numbers))
         for step, reward, ended, cut_off in _signals(row):
             state = row_of.get((row.trajectory_id, step))
@@ -103,7 +114,7 @@ def _signals(row: SegmentRow) -> Iterator[tuple[int, float, bool, bool]]:
 
 
 class AttemptReturns:
-    """Lambda-returns of the transitions of a table, which are laid out a trajectory a row.
+    """Lambda-returns and advantages of the transitions of a table, which are laid out a trajectory a row.
 
     Steps without a target (nothing is known of what followed them) are no decisions here: what came before them is
     continued by the value of the state that they were taken in.
@@ -136,14 +147,30 @@ class AttemptReturns:
         Returns:
             0 where there is no target.
         """
+        found = td_lambda_returns(*self._laid_out(values, next_values), discount=discount, trace_decay=trace_decay)
+        return found[self._place]
+
+    def advantages(
+        self,
+        values: Float[Tensor, " N"],
+        next_values: Float[Tensor, " N"],
+        *,
+        discount: float,
+        trace_decay: float,
+    ) -> Float[Tensor, " N"]:
+        """Generalized advantage estimates: `of` minus V, and 0 where there is no target."""
+        found = generalized_advantages(*self._laid_out(values, next_values), discount=discount, trace_decay=trace_decay)
+        return found[self._place]
+
+    def _laid_out(self, values: Tensor, next_values: Tensor) -> list[Tensor]:
+        """Rewards, values, bootstrap values, endings and mask, a trajectory a row."""
         table = self._table
         # What follows in the table may not be what followed: steps without a target or outside the dataset cut.
         goes_on = torch.zeros_like(table.terminated)
         goes_on[:-1] = table.has_target[1:] & (table.next_rows[:-1] == table.state_rows[1:])
         cut_off = ~goes_on & ~table.terminated
         arguments = (table.rewards, values, next_values, table.terminated, cut_off, table.has_target)
-        found = td_lambda_returns(*map(self._padded, arguments), discount=discount, trace_decay=trace_decay)
-        return found[self._place]
+        return [self._padded(argument) for argument in arguments]
 
     def _padded(self, column: Tensor) -> Tensor:
         laid_out = torch.zeros(self._shape, dtype=column.dtype)

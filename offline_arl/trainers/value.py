@@ -82,6 +82,39 @@ def fit_values(
     return ValueResult(final, diagnostics, held_out)
 
 
+def continue_values(
+    learner: BehaviorLearner,
+    features: StepFeatures,
+    transitions: TransitionTable,
+    *,
+    updates: int,
+    generator: torch.Generator,
+) -> dict[str, float]:
+    """More updates of a learner, on what a policy just did: how PPO trains the critic beside the policy.
+
+    Args:
+        learner: Its heads, targets and optimizer go on from where they are.
+        features: Of the new steps.
+        transitions: Their transitions; at least one.
+        updates: How many, at the learning rate of the learner's configuration.
+        generator: Of the batches.
+
+    Returns:
+        The mean of each loss and diagnostic over the updates; nothing without an update.
+
+    Raises:
+        DataError: Training diverged.
+    """
+    learner.turn_to(features)
+    totals: dict[str, float] = {}
+    for _ in range(updates):
+        rows = torch.randint(len(transitions), (learner.config.batch_size,), generator=generator)
+        for name, value in learner.update(transitions, rows, learner.config.learning_rate).items():
+            totals[name] = totals.get(name, 0.0) + float(value.detach()) / updates
+    require_finite(learner.heads)
+    return totals
+
+
 def _learner(
     config: IQLConfig | CQLConfig | BehaviorValuesConfig,
     features: StepFeatures,

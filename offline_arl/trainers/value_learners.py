@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -83,6 +84,32 @@ class ValueLearner(ABC):
         final = copy.deepcopy(self.heads)
         final.critics.load_state_dict(self.target.state_dict())
         return final.eval().requires_grad_(False)
+
+    def state(self) -> dict[str, Tensor]:
+        """All that a learner of the same heads needs to go on from here, by name: weights, targets, moments."""
+        tensors = {f"heads.{name}": value for name, value in self.heads.state_dict().items()}
+        tensors |= {f"target.{name}": value for name, value in self.target.state_dict().items()}
+        for index, moments in self._optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
+        return tensors
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what `state` of another learner gave.
+
+        Raises:
+            RuntimeError: The tensors are not those of such heads.
+        """
+        parts: dict[str, dict[str, Tensor]] = {"heads": {}, "target": {}, "optimizer": {}}
+        for name, value in tensors.items():
+            part, rest = name.split(".", 1)
+            parts[part][rest] = value
+        self.heads.load_state_dict(parts["heads"])
+        self.target.load_state_dict(parts["target"])
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in parts["optimizer"].items():
+            index, rest = name.split(".", 1)
+            moments.setdefault(int(index), {})[rest] = value
+        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": moments})
 
     def q_inputs(self, state_rows: Tensor, action_rows: Tensor) -> Float[Tensor, "B SA"]:
         """What the critics read of the state of one row and the action of another."""
@@ -228,6 +255,11 @@ class BehaviorLearner(ValueLearner):
             self._refresh(part)
         self._updates += 1
         return super().update(part, rows, learning_rate)
+
+    def turn_to(self, features: StepFeatures) -> None:
+        """Go on with other features; the next update is on transitions of theirs, whose targets it computes."""
+        self.features = features
+        self._updates = 0
 
     def evaluate(self, part: TransitionTable) -> dict[str, float]:
         """As the others, with the targets of the present V."""

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from torch import nn
 
 from offline_arl.errors import DataError
-from offline_arl.models.value_heads import CONFIG_NAME, WEIGHTS_NAME, ValueHeads, save_heads
+from offline_arl.models.policy import policy_fingerprint
+from offline_arl.models.value_heads import CONFIG_NAME, WEIGHTS_NAME, ValueHeads, load_heads, save_heads
 
 RECORD_NAME = "values.json"
 CARD_NAME = "README.md"
@@ -66,6 +68,41 @@ def load_value_record(folder: str | Path) -> ValueRecord:
         return msgspec.json.decode(path.read_bytes(), type=ValueRecord)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(f"{path}: cannot read the record of the value heads ({error}); train them again") from error
+
+
+def check_feature_policy(folder: str | Path, model: nn.Module, *, policy: str | Path, remedy: str) -> ValueRecord:
+    """The record of values, if they read the hidden states of this very model.
+
+    Args:
+        folder: Step-level or token-level values.
+        model: Fingerprinted as it was loaded; another dtype makes another model of it.
+        policy: Where it was loaded from, for the message.
+        remedy: What to do where it is another model.
+
+    Raises:
+        DataError: The record cannot be read, or names another model.
+    """
+    record = load_value_record(folder)
+    if policy_fingerprint(model) != record.policy_sha256:
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        raise DataError(
+            f"{folder}: these values read the hidden states of {record.policy}, not of {policy} in {dtype}; {remedy}"
+        )
+    return record
+
+
+def load_step_values(
+    folder: str | Path, model: nn.Module, *, policy: str | Path, remedy: str
+) -> tuple[ValueHeads, ValueRecord]:
+    """Step-level value heads and their record; see `check_feature_policy`.
+
+    Raises:
+        DataError: The folder holds no step-level heads, they are damaged, or read another model.
+    """
+    if not (Path(folder) / CONFIG_NAME).is_file():
+        raise DataError(f"{folder}: holds no step-level value heads; name a stage such as iql_values")
+    record = check_feature_policy(folder, model, policy=policy, remedy=remedy)
+    return load_heads(folder), record
 
 
 def _card(heads: ValueHeads, record: ValueRecord, intervals: dict[str, str]) -> str:

@@ -24,15 +24,13 @@ from offline_arl.models.folding import (
     report_fold,
 )
 from offline_arl.models.guided_policy import HEADS_FOLDER, save_value_guided_policy
-from offline_arl.models.policy import load_model, policy_fingerprint, save_policy, selected_states_and_logits
+from offline_arl.models.policy import load_model, save_policy, selected_states_and_logits
 from offline_arl.models.reranked_policy import RerankingConfig, save_reranked_policy
 from offline_arl.models.token_heads import CONFIG_NAME as TOKEN_HEADS
 from offline_arl.models.token_heads import TokenValueHeads, load_token_heads
 from offline_arl.models.value_guidance import GuidanceConfig, ValueGuidance
-from offline_arl.models.value_heads import CONFIG_NAME as STEP_HEADS
-from offline_arl.models.value_heads import load_heads
 from offline_arl.objectives.logprobs import predicting_mask, scored_mask
-from offline_arl.trainers.value_record import CARD_NAME, RECORD_NAME, load_value_record
+from offline_arl.trainers.value_record import CARD_NAME, RECORD_NAME, check_feature_policy, load_step_values
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import Reranked, ValueFolded, ValueGuided
 from offline_arl.workflows.train_policies import dataset_and_policy
@@ -145,20 +143,17 @@ def make_reranked(config: Reranked, context: StageContext) -> StageOutputs:
         DataError: The values are no step-level heads, or were trained on the hidden states of another policy.
         UsageError: The policy chooses among several steps already.
     """
-    values = context.path(config.values, "values")
-    if not (values / STEP_HEADS).is_file():
-        raise DataError(f"{values}: holds no step-level value heads; name a stage such as iql_values")
     policy = context.path(config.policy, "policy")
     feature_policy = policy if config.feature_policy is None else context.path(config.feature_policy, "policy")
-    record = load_value_record(values)
-    if policy_fingerprint(load_model(feature_policy, config.dtype)) != record.policy_sha256:
-        raise DataError(
-            f"{values}: these values read the hidden states of {record.policy}, not of {feature_policy}; "
-            "name that policy in feature_policy"
-        )
+    heads, record = load_step_values(
+        context.path(config.values, "values"),
+        load_model(feature_policy, config.dtype),
+        policy=feature_policy,
+        remedy="name that policy in feature_policy",
+    )
     save_reranked_policy(
         policy,
-        load_heads(values),
+        heads,
         RerankingConfig(
             candidates=config.candidates,
             layers=record.layers,
@@ -178,12 +173,9 @@ def _token_level(config: ValueGuided | ValueFolded, context: StageContext, model
     policy, values = context.path(config.policy, "policy"), context.path(config.values, "values")
     if not (values / TOKEN_HEADS).is_file():
         raise DataError(f"{values}: holds no token-level value heads; name a stage such as token_iql_values")
-    record = load_value_record(values)
-    if policy_fingerprint(model) != record.policy_sha256:
-        raise DataError(
-            f"{values}: these values read the hidden states of {record.policy}, not of {policy}; "
-            "name that policy, which the stage that trained the values has beside them"
-        )
+    check_feature_policy(
+        values, model, policy=policy, remedy="name that policy, which the stage that trained the values has beside them"
+    )
     return policy, load_token_heads(values)
 
 

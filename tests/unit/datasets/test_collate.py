@@ -54,11 +54,11 @@ def test_the_shared_prefix_ends_before_what_predicts_the_first_action() -> None:
     assert collate_segments([A, B], pad_token_id=0).shared_prefix == 1
 
 
-def test_padding_is_never_shared() -> None:
-    """Without a mask, padding of two rows would look like a common token."""
+def test_padding_and_the_last_token_of_a_row_are_never_shared() -> None:
+    """Without a mask, padding of two rows would look like a common token; the state at a row's end is its own."""
     ids = np.array([[4, 4, 4, 0], [4, 4, 4, 0]])
     attention = np.array([[1, 1, 0, 0], [1, 1, 0, 0]])
-    assert shared_prefix_length(ids, attention, np.zeros((2, 4), dtype=bool)) == 2
+    assert shared_prefix_length(ids, attention, np.zeros((2, 4), dtype=bool)) == 1
 
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=80).map(lambda values: np.array(values, dtype=np.int64))

@@ -50,7 +50,7 @@ def test_running_success_forgets_as_configured() -> None:
     """From 1/2 with memory 0.9: one group at 1 gives 0.55, and then one at 0 gives 0.495."""
     drawn = schedule(CurriculumConfig(memory=0.9))
     drawn.update({"easy": [1.0, 0.0]})
-    assert drawn._success["easy"] == pytest.approx(0.495)
+    assert drawn.success(TASKS[0]) == pytest.approx(0.495)
 
 
 def test_before_anything_is_known_types_come_up_by_their_share() -> None:

@@ -1,0 +1,135 @@
+"""Logged successes as a cloning term beside the policy gradient.
+
+Logged attempts never enter the mean of a GRPO group: without known behavior probabilities that would bias it. They are
+cloned, by a loss of their own, most of all where no attempt at a task succeeds. Weights where the probabilities are
+known: truncated importance sampling (Ionides 2008).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from offline_arl.datasets.collate import collate_segments
+from offline_arl.datasets.segments import SegmentDataset, SegmentRow
+from offline_arl.errors import DataError
+from offline_arl.models.policy import selected_logits, unwrapped_model
+from offline_arl.objectives import masked_mean, mismatch_weights, selected_token_logprobs, weighted_nll
+from offline_arl.objectives.logprobs import predicting_mask, scored_mask
+from offline_arl.online.config import CloningConfig
+
+_STREAM = 3  # of random numbers: no other draws of a run share it
+
+
+class LoggedSuccesses:
+    """The successful rows of a dataset, drawn and cloned.
+
+    Args:
+        dataset: Of form bc (its successes are taken), filtered_bc (all of it) or return_conditioned (its successes, for
+            a policy that reads returns).
+        config: How many rows an update, and their weights.
+        seed: Of the draws.
+        fingerprint: Of the renderer of the rollouts; None: not checked.
+
+    Raises:
+        DataError: No row is a success, or the dataset was rendered with another tokenizer or template.
+        UsageError: The dataset is of another kind.
+    """
+
+    def __init__(
+        self, dataset: SegmentDataset, config: CloningConfig, *, seed: int, fingerprint: str | None = None
+    ) -> None:
+        dataset.require_kind("bc", "return_conditioned")
+        if fingerprint not in (None, dataset.manifest.fingerprint):
+            raise DataError(
+                "the logged successes were built for another tokenizer or chat template than that of the policy; "
+                "build them again for this policy"
+            )
+        self._dataset = dataset
+        self._config = config
+        self._seed = seed
+        self._rows = _successes(dataset)
+        if len(self._rows) == 0:
+            raise DataError(
+                f"none of the {len(dataset)} rows of the replay dataset is a success; build one of form filtered_bc "
+                "from logs that hold successes, or leave replay out"
+            )
+        tasks = dataset.column("task_id")
+        self._by_task: dict[str, list[int]] = {}
+        for row in self._rows.tolist():
+            if tasks[row] is not None:
+                self._by_task.setdefault(tasks[row], []).append(row)
+
+    def __len__(self) -> int:
+        """Successful rows."""
+        return len(self._rows)
+
+    def draw(self, step: int, update: int, wanted: Sequence[str]) -> list[SegmentRow]:
+        """The rows of one update: `config.rows`, or all where there are fewer, none twice.
+
+        The same arguments give the same rows, whatever was drawn before.
+
+        Args:
+            step: Of the training.
+            update: Within the step.
+            wanted: Tasks (`task_id`) whose rows come first, in turn: one of each, then a second of each, and so on.
+        """
+        generator = np.random.default_rng([self._seed, step, update, _STREAM])
+        first: list[tuple[int, float, int]] = []  # (how many of its task before it, chance, row)
+        for task in sorted(set(wanted)):
+            for turn, row in enumerate(generator.permutation(self._by_task.get(task, [])).tolist()):
+                first.append((turn, generator.random(), row))
+        rows = [row for _, _, row in sorted(first)[: self._config.rows]]
+        others = generator.permutation(np.setdiff1d(self._rows, np.array(rows, dtype=np.int64)))
+        rows += others[: self._config.rows - len(rows)].tolist()
+        return [self._dataset[row] for row in rows]
+
+    def loss(self, model: Any, rows: Sequence[SegmentRow], *, pad_token_id: int) -> Tensor:
+        """Mean over the action tokens of `-w * log p`, in nats.
+
+        w is `min(p / behavior probability, importance_cap)`, a constant, where the behavior logprob was logged; where
+        it was not, the propensity is unknown and w is 1, as in plain cloning.
+
+        Args:
+            model: A causal language model, or adapters or a data-parallel wrapper around one.
+            rows: At least one, as `draw` gives them.
+            pad_token_id: Fills rows.
+        """
+        device = next(model.parameters()).device
+        batch = collate_segments(rows, pad_token_id=pad_token_id).to(device)
+        mask = scored_mask(batch.action_mask)
+        # A prefix is encoded beside the wrapper, which then would not gather its gradients.
+        shared = batch.shared_prefix if unwrapped_model(model) is model else 0
+        logits = selected_logits(
+            model, batch.input_ids, batch.attention_mask, predicting_mask(mask), shared_prefix=shared
+        )
+        logprobs = selected_token_logprobs(logits, batch.input_ids, mask)
+        behavior = _behavior_logprobs(rows, batch.input_ids.shape).to(device)
+        weights = mismatch_weights(logprobs, behavior, mask, cap=self._config.importance_cap)
+        return masked_mean(weighted_nll(logprobs, weights, mask), mask, denominator=mask.sum())
+
+    def coefficient(self, step: int, total_steps: int) -> float:
+        """The weight of the loss after `step` of `total_steps` steps: falls linearly, to 0 at `config.until`."""
+        return self._config.coefficient * max(0.0, 1.0 - step / (total_steps * self._config.until))
+
+
+def _successes(dataset: SegmentDataset) -> NDArray[np.int64]:
+    """Numbers of the rows that are worth cloning."""
+    filtered = dataset.manifest.config.get("only_successes") or dataset.manifest.config.get("min_return") is not None
+    if filtered:
+        return np.arange(len(dataset))
+    return np.flatnonzero([success is True for success in dataset.column("success")])
+
+
+def _behavior_logprobs(rows: Sequence[SegmentRow], shape: torch.Size) -> Tensor:
+    """[B, T] logged logprobs, NaN where there is none."""
+    found = np.full(tuple(shape), np.nan, dtype=np.float32)
+    for position, row in enumerate(rows):
+        if row.logprobs is not None:
+            found[position, : len(row)] = row.logprobs
+    return torch.from_numpy(found)
