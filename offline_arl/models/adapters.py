@@ -72,3 +72,25 @@ def whole_policy(name_or_path: str | Path, dtype: str) -> Iterator[str | Path]:
     with tempfile.TemporaryDirectory(prefix="offline_arl-") as name:
         save_policy(*load_policy(name_or_path, dtype), Path(name) / "policy")
         yield Path(name) / "policy"
+
+
+def merged_state(model: Any) -> dict[str, Any]:
+    """The state dict that a model would have if its adapters were merged into it; that of a plain model as it is.
+
+    The model is left alone: merging in place and taking the adapters out again would round its weights each time,
+    and they are the reference that the adapters are held to.
+    """
+    if not hasattr(model, "peft_config"):
+        state: dict[str, Any] = model.state_dict()
+        return state
+    layers = require("peft.tuners.lora", extra="train")
+    base = model.get_base_model()
+    merged = {
+        name.replace(".base_layer.", "."): value for name, value in base.state_dict().items() if ".lora_" not in name
+    }
+    for name, module in base.named_modules():
+        if isinstance(module, layers.LoraLayer):
+            for adapter in module.active_adapters:
+                weight = merged[f"{name}.weight"]
+                merged[f"{name}.weight"] = weight + module.get_delta_weight(adapter).to(weight)
+    return merged

@@ -101,12 +101,17 @@ def _told_loading(what: str) -> Iterator[None]:
 
 
 def save_policy(model: Any, tokenizer: Any, folder: str | Path) -> None:
-    """Save a model and its tokenizer as safetensors; the folder appears complete or not at all."""
+    """Save a model and its tokenizer as safetensors, adapters merged; the folder appears complete or not at all."""
+    from offline_arl.models.adapters import merged_state
+
     folder = Path(folder)
     temporary = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.tmp"
     try:
         with without_progress_bars():
-            model.save_pretrained(temporary)
+            if hasattr(model, "peft_config"):
+                model.get_base_model().save_pretrained(temporary, state_dict=merged_state(model))
+            else:
+                model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
         if folder.exists():
             shutil.rmtree(folder)
@@ -116,9 +121,14 @@ def save_policy(model: Any, tokenizer: Any, folder: str | Path) -> None:
 
 
 def policy_fingerprint(model: nn.Module) -> str:
-    """SHA-256 of a model's parameters and buffers, their names and types; tied weights count once for each name."""
+    """SHA-256 of a model's parameters and buffers, their names and types; tied weights count once for each name.
+
+    Adapters count as merged: those that were just made, and change nothing, leave the fingerprint as it is.
+    """
+    from offline_arl.models.adapters import merged_state
+
     digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
+    for name, value in sorted(merged_state(model).items()):
         digest.update(f"{name}:{value.dtype}:{tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if value.numel() else b"")
     return digest.hexdigest()

@@ -8,7 +8,8 @@ behind a mask may be NaN.
 An algorithm is a sum of these: implicit Q-learning is `expectile_loss` + `td_loss` and then `weighted_nll` with
 `advantage_weights`; conservative Q-learning is `td_loss` on `double_q_values` + `candidate_conservative_loss`; Cal-QL
 is that on `calibrated_q_values`; both over tokens start from `token_q_values`; the Decision Transformer is
-`weighted_nll` with the classes of `quantize_returns` in the context. Preference losses work on `sequence_logprobs`.
+`weighted_nll` with the classes of `quantize_returns` in the context. Preference losses work on `sequence_logprobs`;
+a policy gradient weighs tokens with `group_advantages`, `generalized_advantages` and `mismatch_weights`.
 """
 
 from offline_arl.objectives.aggregate import masked_mean
@@ -16,6 +17,7 @@ from offline_arl.objectives.awr import advantage_weights, effective_sample_size,
 from offline_arl.objectives.cql import calibrated_q_values, candidate_conservative_loss, conservative_loss
 from offline_arl.objectives.iql import expectile_loss
 from offline_arl.objectives.logprobs import predicting_mask, selected_token_logprobs, token_logprobs
+from offline_arl.objectives.policy_gradient import group_advantages, mismatch_weights
 from offline_arl.objectives.preference import (
     dpo_loss,
     ipo_loss,
@@ -51,10 +53,12 @@ __all__ = [
     "effective_sample_size",
     "expectile_loss",
     "generalized_advantages",
+    "group_advantages",
     "ipo_loss",
     "kto_loss",
     "kto_reference_point",
     "masked_mean",
+    "mismatch_weights",
     "monte_carlo_returns",
     "next_step_values",
     "predicting_mask",

@@ -12,7 +12,7 @@ from offline_arl.rollouts.episode import Episode
 
 _SMALLEST_SPREAD = 1e-6
 
-Gate = Literal["outcome", "return"]
+Gate = Literal["outcome", "return", "none"]
 
 
 class RolloutRows(NamedTuple):
@@ -30,7 +30,12 @@ class RolloutRows(NamedTuple):
 
 
 def rollout_rows(
-    episodes: Sequence[Episode], *, idle: NDArray[np.bool_], group_size: int, filler_token: int
+    episodes: Sequence[Episode],
+    returns: Sequence[float | None],
+    *,
+    idle: NDArray[np.bool_],
+    group_size: int,
+    filler_token: int,
 ) -> RolloutRows:
     """The rows of one generation batch.
 
@@ -40,12 +45,13 @@ def rollout_rows(
 
     Args:
         episodes: Groups next to one another.
+        returns: What each is worth; None where it says nothing.
         idle: [G] Groups that teach nothing; see `idle_groups`.
         group_size: Episodes a group.
         filler_token: Stands for an episode without tokens; TRL cannot take an empty completion.
     """
     rows = RolloutRows([], [], [], [], [])
-    for episode, is_idle in zip(episodes, np.repeat(idle, group_size), strict=True):
+    for episode, worth, is_idle in zip(episodes, returns, np.repeat(idle, group_size), strict=True):
         start = episode.prompt_length
         rows.prompt_ids.append(episode.token_ids[:start].tolist() or [filler_token])
         if usable(episode) and not is_idle:
@@ -56,7 +62,7 @@ def rollout_rows(
             rows.completion_ids.append([filler_token])
             rows.logprobs.append([0.0])
             rows.env_mask.append([0])
-        rows.episode_return.append(episode.total_reward if usable(episode) else None)
+        rows.episode_return.append(worth)
     return rows
 
 
@@ -73,13 +79,14 @@ def idle_groups(episodes: Sequence[Episode], *, group_size: int, by: Gate) -> ND
         group_size: Episodes a group.
         by: "outcome" compares verdicts (scores where the judge gives no verdict): a group of failures that differ in
             penalties alone would get advantages out of shaping, with nothing to show which attempt is right.
-            "return" compares returns. Episodes that nobody judged are compared by their returns.
+            "return" compares returns. Episodes that nobody judged are compared by their returns. "none" takes every
+            group with two usable episodes for one that teaches, which with a critic it may.
     """
     flat = []
     for start in range(0, len(episodes), group_size):
         group = [episode for episode in episodes[start : start + group_size] if usable(episode)]
         worth = [_worth(episode, by) for episode in group]
-        flat.append(len(worth) < 2 or max(worth) - min(worth) < _SMALLEST_SPREAD)
+        flat.append(len(worth) < 2 or (by != "none" and max(worth) - min(worth) < _SMALLEST_SPREAD))
     return np.array(flat, dtype=np.bool_)
 
 

@@ -40,8 +40,10 @@ def with_tied_head(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tupl
 
 
 def model_weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """The (name, tensor) pairs of a live model, detached, the tied head included."""
-    state = ((name, tensor.detach()) for name, tensor in model.state_dict().items())
+    """The (name, tensor) pairs of a live model, detached, adapters merged, the tied head included."""
+    from offline_arl.models.adapters import merged_state
+
+    state = ((name, tensor.detach()) for name, tensor in merged_state(model).items())
     return with_tied_head(state) if model.config.tie_word_embeddings else state
 
 

@@ -23,15 +23,19 @@ def with_adapter(model: Any, config: WeightedBCConfig, *, seed: int) -> Any:
     """
     peft = require("peft", extra="train")
     torch.manual_seed(seed)
-    return peft.get_peft_model(
-        model,
-        peft.LoraConfig(
-            r=config.lora_rank,
-            lora_alpha=config.lora_alpha,
-            lora_dropout=config.lora_dropout,
-            target_modules="all-linear",
-            task_type="CAUSAL_LM",
-        ),
+    assert config.lora_rank is not None
+    settings = lora_settings(rank=config.lora_rank, alpha=config.lora_alpha, dropout=config.lora_dropout)
+    return peft.get_peft_model(model, settings)
+
+
+def lora_settings(*, rank: int, alpha: float, dropout: float) -> Any:
+    """peft's configuration of adapters on all linear layers, the output layer left out.
+
+    Raises:
+        MissingDependencyError: peft is not installed.
+    """
+    return require("peft", extra="train").LoraConfig(
+        r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear", task_type="CAUSAL_LM"
     )
 
 

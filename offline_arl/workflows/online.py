@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from offline_arl import environments
+from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.reranked_policy import require_plain_policy
 from offline_arl.online.config import GrpoConfig
 from offline_arl.online.grpo import GrpoResult, train_grpo
+from offline_arl.online.run import EpisodesCallback
 from offline_arl.rollouts.episode import Episode
 from offline_arl.trajectories.store import Store
 from offline_arl.warmstart import WarmStart
 from offline_arl.workflows.context import StageContext, StageOutputs, count
 from offline_arl.workflows.stages import Online, part_of
 
+if TYPE_CHECKING:
+    from offline_arl.online.critic import TurnCritic
+    from offline_arl.online.replay import LoggedSuccesses
+
+STORE = "store"
+
 
 def train_online(config: Online, context: StageContext) -> StageOutputs:
-    """Train with GRPO; the policy at the start is also the KL reference.
+    """Train with GRPO; the policy at the start is also the KL reference. An interrupted stage goes on.
 
     Raises:
         GateError: The warm start succeeds too seldom, or the sampler does not run the trainer's weights.
         TemplateError: The chat template rewrites earlier turns.
-        DataError: Policy and reference differ at step 0.
+        DataError: Policy and reference differ at step 0, the critic reads another policy, the replay dataset holds no
+            success or is for another tokenizer, or the sampler failed too often.
         UsageError: The policy's choices are not in its weights alone.
     """
-    require_plain_policy(context.path(config.policy, "policy"))
+    policy = context.path(config.policy, "policy")
+    require_plain_policy(policy)
     family = environments.load(config.environment)
     tasks = family.tasks("train", config.tasks, seed=context.integer_seed("tasks"))
     validation = family.tasks("validation", config.validation_tasks, seed=context.integer_seed("validation"))
-    warm_start = WarmStart.from_policy(context.path(config.policy, "policy"), stage=config.policy)
+    values = None if config.critic is None else context.path(config.critic, "values")
+    warm_start = WarmStart.from_policy(policy, value_heads_path=values, stage=config.policy)
     warm_start.save(context.folder)
-    episodes_seen = 0
-    with Store.create(context.folder / "store").writer() as writer:
-
-        def keep(step: int, episodes: list[Episode]) -> None:
-            nonlocal episodes_seen
-            episodes_seen += len(episodes)
-            for episode in episodes:
-                writer.add(episode.trajectory)
-
+    successes = _successes(config, context)
+    with _kept_episodes(context) as keep:
         result = train_grpo(
             warm_start.policy_path,
             family,
@@ -46,33 +56,102 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
             context.folder,
             seed=context.integer_seed(),
             validation_tasks=validation,
+            critic=_critic(config, context, values),
+            successes=successes,
             expected_fingerprint=warm_start.policy_fingerprint,
-            progress=lambda done, total: context.progress("updates", done, total),
+            state_dir=context.checkpoints,
+            identity={"critic": str(values), "replay": None if successes is None else len(successes)},
+            progress=lambda done, total: context.progress("steps", done, total),
             on_episodes=keep,
         )
+    if context.first:
+        shutil.move(context.checkpoints / STORE, context.folder / STORE)
     return StageOutputs(
-        artifacts={"policy": str(result.policy_path.relative_to(context.folder)), "store": "store"},
-        metrics=_metrics(result, episodes_seen, context.name),
-        notes=_notes(result, episodes_seen),
+        artifacts={"policy": "policy", "store": STORE},
+        metrics=_metrics(result, context.name),
+        notes=_notes(result),
         backend=result.backend,
     )
 
 
-def _metrics(result: GrpoResult, episodes: int, name: str) -> dict[str, Estimate]:
+def _critic(config: Online, context: StageContext, values: Path | None) -> TurnCritic | None:
+    if values is None:
+        return None
+    from offline_arl.online.critic import TurnCritic
+    from offline_arl.trainers.value_record import load_value_record
+
+    if config.feature_policy is not None:
+        feature_policy = context.path(config.feature_policy, "policy")
+    else:
+        feature_policy = Path(load_value_record(values).policy)
+    return TurnCritic.load(
+        values,
+        feature_policy,
+        config=config.turn_advantages,
+        dtype=config.dtype,
+        seed=context.integer_seed("critic"),
+    )
+
+
+def _successes(config: Online, context: StageContext) -> LoggedSuccesses | None:
+    if config.replay is None:
+        return None
+    from offline_arl.models.policy import load_tokenizer
+    from offline_arl.online.replay import LoggedSuccesses
+    from offline_arl.rendering import Renderer
+
+    fingerprint = Renderer(load_tokenizer(context.path(config.policy, "policy"))).fingerprint
+    dataset = SegmentDataset.load(context.path(config.replay, "dataset"))
+    return LoggedSuccesses(dataset, config.cloning, seed=context.integer_seed("replay"), fingerprint=fingerprint)
+
+
+@contextmanager
+def _kept_episodes(context: StageContext) -> Iterator[EpisodesCallback | None]:
+    """Where episodes go: to a store beside the state, which after an interruption has some of them already."""
+    if not context.first:
+        yield None
+        return
+    folder = context.checkpoints / STORE
+    store = Store(folder) if folder.is_dir() else Store.create(folder)
+    known = set(store.trajectories.select("trajectory_id").collect()["trajectory_id"])
+    with store.writer() as writer:
+
+        def keep(step: int, episodes: list[Episode]) -> None:
+            for episode in episodes:
+                if episode.trajectory.trajectory_id not in known:
+                    writer.add(episode.trajectory)
+
+        yield keep
+
+
+def _metrics(result: GrpoResult, name: str) -> dict[str, Estimate]:
     worst = max((report.max_abs_difference for report in result.sync_reports), default=float("nan"))
-    return {
-        f"online_episodes/{name}": count(episodes),
+    metrics = {
+        f"online_episodes/{name}": count(sum(record.n_episodes for record in result.history)),
+        f"environment_steps/{name}": count(result.environment_steps),
         f"sync_difference/{name}": Estimate(worst, worst, worst, len(result.sync_reports)),
     }
+    if result.start is not None and result.best is not None:
+        for moment, validation in (("start", result.start), ("best", result.best)):
+            for kind in ("greedy", "sampled"):
+                value = getattr(validation, kind)
+                metrics[f"validation_{kind}_{moment}/{name}"] = Estimate(value, value, value, validation.n_tasks)
+    return metrics
 
 
-def _notes(result: GrpoResult, episodes: int) -> tuple[str, ...]:
+def _notes(result: GrpoResult) -> tuple[str, ...]:
     seconds = ", ".join(f"{part} {value:.0f} s" for part, value in result.seconds.items())
-    notes = [f"{episodes} episodes in {len(result.history)} updates on {result.backend}; {seconds}"]
+    episodes = sum(record.n_episodes for record in result.history)
+    notes = [
+        f"{episodes} episodes, {result.environment_steps} environment steps in {len(result.history)} steps of training "
+        f"on {result.backend}; {seconds}"
+    ]
     if result.start is not None and result.best is not None:
         notes.append(
             f"validation, greedy and sampled: {result.start.greedy:.3f} and {result.start.sampled:.3f} at the start, "
             f"{result.best.greedy:.3f} and {result.best.sampled:.3f} at step {result.best.step}, which is kept"
         )
-    notes += [f"alarm: {alarm} in {number} updates" for alarm, number in result.alarms.items()]
+    if result.stopped is not None:
+        notes.append(f"stopped after step {result.history[-1].step}: {result.stopped}")
+    notes += [f"{found.kind} at step {found.step}: {found.evidence}; {found.remedy}" for found in result.findings]
     return tuple(notes)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import trl
@@ -14,8 +16,10 @@ from packaging.version import Version
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import GRPOTrainer
 
-from offline_arl.online.config import GrpoConfig
-from offline_arl.online.trl_trainer import OnlineTrainer, compact_layout, trl_arguments
+from offline_arl.objectives import group_advantages
+from offline_arl.online.compact import compact_layout
+from offline_arl.online.config import GrpoConfig, MismatchConfig
+from offline_arl.online.trl_trainer import OnlineTrainer, trl_arguments
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*rollout_func.*:UserWarning", "ignore:TRL currently supports vLLM:UserWarning"
@@ -190,10 +194,36 @@ def test_an_unscorable_row_moves_neither_the_mean_nor_the_weights(tmp_path: Path
     trainer = make_trainer(tmp_path, ROWS)
     output = trainer._generate_and_score_completions([{"prompt": str(index)} for index in range(len(ROWS))])
     rewards = torch.tensor([0.2, 1.0, 0.0])
-    expected = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
-    assert output["advantages"][[4, 6, 7]].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+    assert output["advantages"][[4, 6, 7]].tolist() == pytest.approx((rewards - rewards.mean()).tolist(), abs=1e-5)
     assert output["advantages"][5] == 0.0
     assert output["num_items_in_batch"] == sum(sum(item["env_mask"]) for item in ROWS)
+
+
+@pytest.mark.parametrize(("scale", "deviation"), [("group", "sample"), ("none", "none")])
+def test_our_advantages_of_groups_are_trls(tmp_path: Path, scale: str, deviation: Any) -> None:
+    trainer = make_trainer(tmp_path, ROWS, GRPOTrainer)
+    trainer.scale_rewards = scale
+    output = trainer._generate_and_score_completions([{"prompt": str(index)} for index in range(len(ROWS))])
+    returns = torch.tensor([math.nan if item["episode_return"] is None else item["episode_return"] for item in ROWS])
+    found = group_advantages(returns, group_size=4, deviation=deviation)
+    assert output["advantages"].tolist() == pytest.approx(found.tolist(), abs=1e-5)
+
+
+def test_advantages_of_tokens_take_the_place_of_trls(tmp_path: Path) -> None:
+    """[B, T], behind each row's own tokens zeros; the gradient of a token scales with its advantage."""
+    trainer = make_trainer(tmp_path, ROWS)
+    trainer.row_advantages = [np.linspace(-1.0, 1.0, len(item["completion_ids"])) for item in ROWS]
+    output = trainer._generate_and_score_completions([{"prompt": str(index)} for index in range(len(ROWS))])
+    advantages = output["advantages"]
+    assert advantages.shape == output["completion_ids"].shape
+    for row, item in zip(advantages, ROWS, strict=True):
+        length = len(item["completion_ids"])
+        assert row[:length].tolist() == pytest.approx(np.linspace(-1.0, 1.0, length).tolist())
+        assert (row[length:] == 0).all()
+    mask = (output["completion_mask"] * output["tool_mask"]).float()
+    loss = trainer._compute_loss(trainer.model, output)
+    # Before the update all ratios are 1: the loss is minus the mean advantage of the trained tokens.
+    assert float(loss) == pytest.approx(-float((advantages * mask).sum() / mask.sum()), abs=1e-5)
 
 
 def test_ratio_weights_are_those_of_the_definition(tmp_path: Path) -> None:
@@ -201,14 +231,15 @@ def test_ratio_weights_are_those_of_the_definition(tmp_path: Path) -> None:
     inputs = [{"prompt": str(index)} for index in range(len(ROWS))]
     plain = make_trainer(tmp_path / "plain", ROWS)._generate_and_score_completions(inputs)["advantages"]
     trainer = make_trainer(tmp_path / "corrected", ROWS)
-    trainer.correct_ratios, trainer.importance_cap = True, 1.5
-    corrected = trainer._generate_and_score_completions(inputs)["advantages"]
+    trainer.correct_ratios, trainer.mismatch = True, MismatchConfig(cap=1.5)
+    output = trainer._generate_and_score_completions(inputs)
+    corrected = output["advantages"]
     ids, mask, longest = padded(ROWS)
     with torch.no_grad():
         logits = trainer.model(input_ids=ids, attention_mask=mask).logits[:, :-1].log_softmax(-1)
     logprobs = logits.gather(-1, ids[:, 1:, None])[..., 0][:, -longest:]
     weights = (logprobs + 5.0).exp().clamp(max=1.5)  # the rows claim logprobs of -5
-    on_tokens = mask[:, -longest:].bool()
+    on_tokens = (mask[:, -longest:] * output["tool_mask"]).bool()  # what the environment said has no weight
     expected = (plain[:, None] * weights)[on_tokens]
     assert torch.allclose(corrected[on_tokens], expected, atol=1e-4)
     assert 0 < (weights[on_tokens] == 1.5).sum() < on_tokens.sum()

@@ -12,7 +12,7 @@ from toys.lookup import LookupFamily
 from offline_arl import optional
 from offline_arl.datasets.return_conditioning import fit_conditioning
 from offline_arl.models.policy import load_policy
-from offline_arl.online.config import GateConfig, GrpoConfig
+from offline_arl.online.config import GateConfig, GrpoConfig, MismatchConfig
 from offline_arl.online.grpo import train_grpo
 from offline_arl.rendering import Renderer
 from offline_arl.rendering.return_conditioning import ConditioningConfig
@@ -124,7 +124,7 @@ def test_grpo_on_vllm_keeps_sampler_and_trainer_equal(lookup_policy: Path, tmp_p
             max_tokens_per_step=24,
             max_total_tokens=128,
             validation_every=5,
-            sync_check_first=10,
+            mismatch=MismatchConfig(check_first=10),
             gate=GateConfig(minimum_success=0.2, minimum_tasks=40),
         ),
         tmp_path / "out",

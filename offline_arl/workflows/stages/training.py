@@ -146,6 +146,11 @@ class TrainExtraction(WeightedBCConfig, Stage):
 class Online(GrpoConfig, Stage):
     """GRPO on rollouts in an environment, warm-started from `policy`, which is also the KL reference.
 
+    The other things that a warm start may carry are one line each: `critic` names a stage that fitted step-level values
+    (turn-level advantages, and what a curriculum predicts), `replay` a dataset of logged successes, and `curriculum`
+    how tasks are drawn. `feature_policy` is the policy whose hidden states the values read; by default the one that
+    the stage of the values names.
+
     The episodes of training are written to a store of their own.
     """
 
@@ -153,7 +158,11 @@ class Online(GrpoConfig, Stage):
     algorithm: Literal["grpo"]
     policy: Annotated[str, Ref("policy")]
     environment: str
+    critic: Annotated[str | None, Ref("values")] = None
+    feature_policy: Annotated[str | None, Ref("policy")] = None
+    replay: Annotated[str | None, Ref("dataset")] = None
     tasks: int = Field(2000, ge=1)  # training tasks to draw from
     validation_tasks: int = Field(100, ge=1)  # for the gate, and to choose the policy that is kept
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy", "store")
+    shared: ClassVar[bool] = True
