@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from offline_arl.environments.protocol import Environment, EnvironmentFamily, HasExamples, Reversible, Task
+from offline_arl.environments.protocol import Environment, EnvironmentFamily, HasExamples, Reversible, Task, closing
 from offline_arl.errors import UsageError
 from offline_arl.trajectories.schema import Message, Outcome
 
@@ -77,12 +77,14 @@ def check(family: EnvironmentFamily, tasks: Sequence[Task]) -> CheckReport:
 
 
 def _problem_of(family: EnvironmentFamily, task: Task, messages: Sequence[Message], wanted: bool) -> str | None:
-    environment = family.make()
     try:
-        rewards, outcome, ended = _play(environment, task, messages)
-        again = _play(environment, task, messages)
-        fresh = _play(family.make(), task, messages)
-        restored = _restored(family.make(), task, messages)
+        with closing(family.make()) as environment:
+            rewards, outcome, ended = _play(environment, task, messages)
+            again = _play(environment, task, messages)
+        with closing(family.make()) as environment:
+            fresh = _play(environment, task, messages)
+        with closing(family.make()) as environment:
+            restored = _restored(environment, task, messages)
     except Exception as error:  # of the environment, which must not raise on what an agent says
         return f"the environment fails with {_told(error)}"
     if not ended:

@@ -7,7 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from offline_arl.environments.protocol import EnvironmentFamily, HasExamples, Task, task_metadata, task_of
+from offline_arl.environments.protocol import (
+    Environment,
+    EnvironmentFamily,
+    HasExamples,
+    Task,
+    closing,
+    task_metadata,
+    task_of,
+)
 from offline_arl.errors import UsageError
 from offline_arl.trajectories.schema import Context, Message, Source, Trajectory
 
@@ -21,7 +29,13 @@ def demonstration(family: EnvironmentFamily, task: Task, messages: Sequence[Mess
         messages: What the agent says; those after the end of the episode are left out.
         agent: Name of the agent in the trajectory.
     """
-    environment = family.make()
+    with closing(family.make()) as environment:
+        return _demonstration(environment, family.name, task, messages, agent)
+
+
+def _demonstration(
+    environment: Environment, name: str, task: Task, messages: Sequence[Message], agent: str
+) -> Trajectory:
     start = environment.reset(task)
     said = list(start.messages)
     terminated = truncated = False
@@ -33,7 +47,7 @@ def demonstration(family: EnvironmentFamily, task: Task, messages: Sequence[Mess
         terminated, truncated, stop_reason = result.terminated, result.truncated, result.stop_reason
         if terminated or truncated:
             break
-    identity = msgspec.json.encode([family.name, task.task_id, agent, [message.text for message in said]])
+    identity = msgspec.json.encode([name, task.task_id, agent, [message.text for message in said]])
     digest = hashlib.sha256(identity).hexdigest()
     return Trajectory(
         trajectory_id=f"demonstration-{digest[:32]}",

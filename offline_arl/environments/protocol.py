@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from offline_arl.trajectories.schema import Message, Outcome, Trajectory
+from offline_arl.trajectories.schema import Message, Outcome, ToolCall, Trajectory
 
 
 class StopReason(StrEnum):
@@ -131,6 +132,36 @@ class Reversible(Protocol):
         ...
 
 
+class Compensation(Protocol):
+    """The way back of one call."""
+
+    @property
+    def call(self) -> ToolCall:
+        """The call."""
+        ...
+
+    def run(self) -> str | None:
+        """Take the call back. Never raises; returns what went wrong, None where nothing did."""
+        ...
+
+
+@runtime_checkable
+class Compensating(Protocol):
+    """An environment that cannot keep its state, but can take back the calls that changed it, one by one."""
+
+    def write_tools(self) -> dict[str, bool]:
+        """The tools of this episode that change something, and whether their calls can be taken back."""
+        ...
+
+    def written(self) -> int:
+        """How many calls of this episode may have changed something and were not taken back."""
+        ...
+
+    def compensations(self, since: int) -> Sequence[Compensation]:
+        """The calls after the first `since`, newest first, each to be taken back once; they no longer count then."""
+        ...
+
+
 class Examples(NamedTuple):
     """Assistant messages that play an episode: one way to succeed, and one to fail; None where none is known."""
 
@@ -145,3 +176,19 @@ class HasExamples(Protocol):
     def examples(self, task: Task) -> Examples:
         """Both examples of a task."""
         ...
+
+
+def close(environment: Environment) -> None:
+    """Let an environment that holds something (a server, a sandbox) let go of it."""
+    release = getattr(environment, "close", None)
+    if callable(release):
+        release()
+
+
+@contextmanager
+def closing(environment: Environment) -> Iterator[Environment]:
+    """Close an environment afterwards."""
+    try:
+        yield environment
+    finally:
+        close(environment)

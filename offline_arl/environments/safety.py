@@ -5,7 +5,8 @@ What it holds to, whatever the agent says and whatever the environment does:
 * Only tools of the allow-list are shown, and no other is ever run (least privilege; the task names them).
 * Calls, their cost and the time of an episode have hard limits.
 * A forbidden action is not run, ends the episode and costs a large negative reward.
-* A write that failed leaves nothing behind, nor does, if wanted, an episode that failed.
+* A write that failed leaves nothing behind, nor does, if wanted, an episode that failed: the state is restored where
+  the environment can keep it, else the calls are taken back, newest first. What could not be taken back is told.
 * Actions that need a person's approval wait for it.
 * Everything is on an audit trail before it happens.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +27,12 @@ import msgspec
 
 from offline_arl.environments.approvals import ApprovalRequest, Approver
 from offline_arl.environments.audit import AuditTrail
-from offline_arl.environments.protocol import Environment, EpisodeStart, Reversible, StepResult, StopReason, Task
+from offline_arl.environments.protocol import Environment, EpisodeStart, StepResult, StopReason, Task, close
+from offline_arl.environments.undoing import undoing_of
 from offline_arl.errors import UsageError
 from offline_arl.trajectories.schema import Message, MessageError, Outcome, Producer, TextPart, ToolCall
+
+logger = logging.getLogger(__name__)
 
 
 class Forbidden(NamedTuple):
@@ -78,7 +83,7 @@ class Guarded:
     """An environment within bounds; satisfies `protocol.Environment` itself.
 
     Args:
-        environment: Must be `protocol.Reversible` where the policy lets it write.
+        environment: Must be `protocol.Reversible` or `protocol.Compensating` where the policy lets it write.
         policy: The bounds.
         audit: Where everything is written; None: nowhere.
         approver: Asked about calls that need approval; needed where there are any.
@@ -95,11 +100,11 @@ class Guarded:
         audit: AuditTrail | None = None,
         approver: Approver | None = None,
     ) -> None:
-        self._reversible = environment if isinstance(environment, Reversible) else None
-        if self._reversible is None and policy.writes != frozenset():
+        self._undoing = undoing_of(environment)
+        if self._undoing is None and policy.writes != frozenset():
             raise UsageError(
-                f"{type(environment).__name__} cannot undo writes: give it snapshot and restore, or name the tools "
-                "that write as none (writes=frozenset())"
+                f"{type(environment).__name__} cannot undo writes: give it snapshot and restore, or its tools an undo, "
+                "or name the tools that write as none (writes=frozenset())"
             )
         if policy.needs_approval and approver is None:
             raise UsageError("needs_approval names tools, and there is no approver; give one")
@@ -110,16 +115,25 @@ class Guarded:
         self._approver = approver
         self._ended = True
         self._outcome = Outcome()
+        self.not_undone: list[str] = []  # tools of this episode whose calls could not be taken back
 
     def reset(self, task: Task) -> EpisodeStart:
-        """Start an episode; tools outside the allow-list are not shown. One that is not over is abandoned."""
+        """Start an episode; tools outside the allow-list are not shown. One that is not over is abandoned.
+
+        Raises:
+            UsageError: A tool that is allowed writes what could not be taken back.
+        """
         self.abandon("abandoned")
         start = self._environment.reset(task)
         self._task = task
         bounds = [set(names) for names in (task.allowed_tools, self._policy.allowed_tools) if names is not None]
         shown = [tool for tool in start.tools if all(_name(tool) in names for names in bounds)]
         self._allowed = {_name(tool) for tool in shown}
-        self._before = self._snapshot()
+        if self._undoing is not None:
+            writes = self._policy.writes
+            self._undoing.check(self._allowed if writes is None else self._allowed & writes)
+        self.not_undone = []
+        self._before = self._mark()
         self._started = time.monotonic()
         self._calls, self._cost = 0, 0.0
         self._ended = False
@@ -142,7 +156,7 @@ class Guarded:
             self._cost += self._policy.costs.get(call.name, 0.0)
             self._write("call", tool=call.name, arguments=call.arguments_raw, id=call.id)
         writes = any(self._is_write(call) for call in message.tool_calls)
-        before = self._snapshot() if writes else None
+        before = self._mark() if writes else None
         try:
             result = self._environment.step(message)
         except BaseException as error:  # the harness failed in the middle of whatever it was doing
@@ -223,7 +237,7 @@ class Guarded:
             self._end(str(refusal.stop_reason), failed=forbidden)
         return result
 
-    def _without_failed_writes(self, message: Message, result: StepResult, before: bytes | None) -> StepResult:
+    def _without_failed_writes(self, message: Message, result: StepResult, before: Any) -> StepResult:
         """Take a message's writes back where one of them failed; the others' results say so."""
         if before is None:
             return result
@@ -232,14 +246,19 @@ class Guarded:
             answers = [place for place, call in zip(answers, message.tool_calls, strict=True) if self._is_write(call)]
         if all(result.messages[place].error is None for place in answers):
             return result
-        self._undo(before, "failed", calls=[call.name for call in message.tool_calls if self._is_write(call)])
+        written = [call.name for call in message.tool_calls if self._is_write(call)]
+        lost = self._undo(before, "failed", calls=written)
         error = MessageError("undone", "undone: another change of the same message failed")
+        if lost:
+            told = ", ".join(dict.fromkeys(lost))
+            error = MessageError("not_undone", f"another change of the same message failed; not undone: {told}")
         text = msgspec.json.encode({"error": error.text}).decode()
         replies = list(result.messages)
         for place in answers:
             if replies[place].error is None:
                 replies[place] = msgspec.structs.replace(replies[place], content=[TextPart(text)], error=error)
-        return dataclasses.replace(result, messages=replies)
+        info = {**result.info, "not_undone": len(lost)} if lost else result.info
+        return dataclasses.replace(result, messages=replies, info=info)
 
     def abandon(self, reason: str) -> None:
         """End an episode that its user does not go on with (the context is full, the run is stopped) as it stands."""
@@ -256,17 +275,33 @@ class Guarded:
         self._write("end", stop_reason=stop_reason, success=outcome.success, score=outcome.score)
         if self._policy.rollback == "episode" and not outcome.success:
             self._undo(self._before, "episode_failed")
+        if self.not_undone:
+            components = {**outcome.components, "not_undone": float(len(self.not_undone))}
+            self._outcome = msgspec.structs.replace(outcome, components=components)
+
+    def close(self) -> None:
+        """End an episode that is not over, and let the environment let go of what it holds."""
+        self.abandon("abandoned")
+        close(self._environment)
 
     def _is_write(self, call: ToolCall) -> bool:
-        return self._policy.writes is None or call.name in self._policy.writes
+        if self._policy.writes is None:
+            return self._undoing is not None and self._undoing.writes(call)
+        return call.name in self._policy.writes
 
-    def _snapshot(self) -> bytes | None:
-        return None if self._reversible is None else self._reversible.snapshot()
+    def _mark(self) -> Any:
+        return None if self._undoing is None else self._undoing.mark()
 
-    def _undo(self, state: bytes | None, reason: str, **details: Any) -> None:
-        if state is not None and self._reversible is not None:
-            self._reversible.restore(state)
-            self._write("write_undone", reason=reason, **details)
+    def _undo(self, mark: Any, reason: str, **details: Any) -> list[str]:
+        """Take back what was done since the mark; returns the tools whose calls could not be."""
+        if mark is None or self._undoing is None:
+            return []
+        lost = self._undoing.undo(mark, self._is_write, self._write)
+        self.not_undone += lost
+        for tool in lost:
+            logger.warning("%s: a call of the tool %s could not be taken back", self._task.task_id, tool)
+        self._write("write_undone", reason=reason, **details, **({"not_undone": lost} if lost else {}))
+        return lost
 
     def _write(self, kind: str, **details: Any) -> None:
         if self._audit is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from offline_arl.environments.protocol import EpisodeStart, StepResult, StopReason, Task
+from offline_arl.environments.protocol import Compensation, EpisodeStart, StepResult, StopReason, Task
 from offline_arl.environments.tools import Tool, ToolBox
 from offline_arl.errors import UsageError
 from offline_arl.trajectories.schema import Message, Outcome, text_message
@@ -96,6 +96,9 @@ class ToolEnvironment:
     alone goes to the user, whose silence ends the episode. An empty message costs as an invalid action does, and is
     asked about.
 
+    A world whose tools have an `undo` stays open until `close` or the next episode, so that an episode that failed can
+    still be taken back; satisfies `protocol.Compensating`.
+
     Args:
         make_world: A fresh world for a task; None: there are no tools.
         user: Makes a fresh user.
@@ -177,7 +180,8 @@ class ToolEnvironment:
             if verdict.status == "scored":
                 reward += float(verdict.success) if verdict.success is not None else verdict.score or 0.0
             self._verdict = verdict
-            self.close()
+            if not any(tool.undo is not None for tool in self._tools.tools):
+                self.close()
         return StepResult(replies or [], reward, terminated, truncated, stop_reason, {"invalid_actions": invalid})
 
     def outcome(self) -> Outcome:
@@ -185,6 +189,18 @@ class ToolEnvironment:
         if self._task is None:
             return Outcome()
         return self._judged() if self._verdict is None else self._verdict
+
+    def write_tools(self) -> dict[str, bool]:
+        """See `environments.protocol.Compensating`."""
+        return {tool.name: tool.undo is not None for tool in self._tools.tools if tool.writes}
+
+    def written(self) -> int:
+        """See `environments.protocol.Compensating`."""
+        return self._tools.written()
+
+    def compensations(self, since: int) -> Sequence[Compensation]:
+        """See `environments.protocol.Compensating`."""
+        return self._tools.compensations(since)
 
     def close(self) -> None:
         """Let go of the world of an episode."""

@@ -24,6 +24,7 @@ from offline_arl.trajectories.schema import Message, MessageError, Producer, Tex
 logger = logging.getLogger(__name__)
 
 ToolFunction = Callable[[dict[str, Any]], Any]
+ToolUndo = Callable[[dict[str, Any], Any], None]
 ToolFate = Literal["ok", "refused", "failed", "timeout"]
 _CUT = "\n[... {} more characters]"
 
@@ -48,6 +49,8 @@ class Tool:
         retries: How often a try that raised anything but `ToolError`, or timed out, is repeated. Only for tools
             whose call can be repeated safely.
         cost: Of one call, in units that the limits of `safety` count.
+        undo: Takes a call back, for writes to what cannot be restored: called with the arguments and what the function
+            returned, or with None where a try crashed, of which nobody knows how far it came. What it raises is told.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Tool:
     timeout_s: float = 30.0
     retries: int = 0
     cost: float = 0.0
+    undo: ToolUndo | None = None
 
     def __post_init__(self) -> None:
         if not self.name or not self.timeout_s > 0 or self.retries < 0 or not self.cost >= 0:
@@ -94,6 +98,33 @@ class ToolResult(NamedTuple):
         )
 
 
+class WrittenCall:
+    """A try of a tool that writes, and its way back; satisfies `protocol.Compensation`."""
+
+    def __init__(self, tool: Tool, call: ToolCall, future: Future[Any]) -> None:
+        self.call = call
+        self._tool = tool
+        self._future = future
+
+    def run(self) -> str | None:
+        """Take it back; a try that has not come back yet is waited for once more, for as long as a try may take."""
+        undo, timeout = self._tool.undo, self._tool.timeout_s
+        if undo is None:
+            return f"the tool {self._tool.name!r} has no undo"
+        try:
+            failure = self._future.exception(timeout)
+        except FutureTimeoutError:
+            return f"the call still runs after {timeout:g} s more"
+        result = None if failure is not None else self._future.result()
+        try:
+            _in_thread(lambda: undo(dict(self.call.arguments or {}), result), self._tool.name).result(timeout)
+        except FutureTimeoutError:
+            return f"the undo has not ended within {timeout:g} s"
+        except Exception as problem:
+            return f"{type(problem).__name__}: {_told(problem)}"
+        return None
+
+
 class ToolBox:
     """Tools side by side.
 
@@ -111,12 +142,23 @@ class ToolBox:
         if len(self._by_name) < len(tools):
             raise UsageError("two tools have the same name; each needs its own")
         self.definitions = [tool.definition for tool in tools]  # in OpenAI form
+        self.tools = tuple(tools)
         self._max_characters = max_characters
         self._parallel = parallel
+        self._written: list[WrittenCall] = []
 
     def tool(self, name: str) -> Tool | None:
         """The tool of a name."""
         return self._by_name.get(name)
+
+    def written(self) -> int:
+        """How many tries of tools that write may have changed something and were not taken back."""
+        return len(self._written)
+
+    def compensations(self, since: int) -> list[WrittenCall]:
+        """The tries after the first `since`, newest first; they no longer count then."""
+        self._written, taken = self._written[:since], self._written[since:]
+        return taken[::-1]
 
     def call(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
         """Run the calls of one message; results in their order. Never raises.
@@ -165,17 +207,23 @@ class ToolBox:
         tries = 0
         while tries <= tool.retries:
             tries += 1
+            future = _try(tool, dict(call.arguments or {}))
+            if tool.writes:
+                self._written.append(WrittenCall(tool, call, future))
             try:
-                text = self._cut(_as_text(_try(tool, dict(call.arguments or {})).result(tool.timeout_s)))
+                text = self._cut(_as_text(future.result(tool.timeout_s)))
                 return ToolResult(call, "ok", text, None, tries, time.monotonic() - started)
             except ToolError as problem:
-                fate, error = "failed", MessageError("tool_error", str(problem))
+                if tool.writes:  # it says that it did nothing
+                    self._written.pop()
+                fate, error = "failed", MessageError("tool_error", self._cut(_told(problem)))
                 break
             except FutureTimeoutError:
                 fate, error = "timeout", MessageError("timeout", f"no result within {tool.timeout_s:g} s")
             except Exception as problem:  # whatever a tool raises is an answer to the agent
                 logger.debug("tool %s failed", tool.name, exc_info=problem)
-                fate, error = "failed", MessageError("tool_crash", f"{type(problem).__name__}: {problem}")
+                text = self._cut(f"{type(problem).__name__}: {_told(problem)}")
+                fate, error = "failed", MessageError("tool_crash", text)
         text = self._cut(_as_text({"error": error.text}))
         return ToolResult(call, fate, text, error, tries, time.monotonic() - started)
 
@@ -185,21 +233,38 @@ class ToolBox:
 
 
 def _try(tool: Tool, arguments: dict[str, Any]) -> Future[Any]:
-    """Run a tool in a thread of its own, which nothing waits for: one that hangs must not take others' places."""
+    return _in_thread(lambda: tool.function(arguments), tool.name)
+
+
+def _in_thread(function: Callable[[], Any], name: str) -> Future[Any]:
+    """Run in a thread of its own, which nothing waits for: a tool that hangs must not take others' places."""
     future: Future[Any] = Future()
 
     def run() -> None:
         try:
-            future.set_result(tool.function(arguments))
+            future.set_result(function())
         except BaseException as error:
             future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
-    Thread(target=run, daemon=True, name=f"tool {tool.name}").start()
+    Thread(target=run, daemon=True, name=f"tool {name}").start()
     return future
+
+
+def _told(problem: Exception) -> str:
+    """What an exception says, also if saying it fails."""
+    try:
+        return _clean(str(problem))
+    except Exception:
+        return "(it does not say what)"
+
+
+def _clean(text: str) -> str:
+    """Without halves of surrogate pairs, which neither a file nor a tokenizer takes."""
+    return text.encode(errors="replace").decode()
 
 
 def _as_text(value: Any) -> str:
     """A result as the agent reads it: text as it is, anything else as JSON."""
     if isinstance(value, str):
-        return value
+        return _clean(value)
     return msgspec.json.encode(value, enc_hook=str).decode()

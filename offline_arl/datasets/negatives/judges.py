@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from offline_arl.datasets.pairs.pair import call_key
-from offline_arl.environments.protocol import EnvironmentFamily, Task
+from offline_arl.environments.protocol import EnvironmentFamily, Task, closing
 from offline_arl.trajectories.acceptance import checker_for
 from offline_arl.trajectories.schema import Message, ToolCall, Trajectory, is_policy_message
 
@@ -109,15 +109,15 @@ class EnvironmentJudge:
 
     def _success(self, task: Task, steps: Sequence[Message]) -> bool | None:
         """Whether the environment passes an attempt of these steps; None where it was cut off, or judges nothing."""
-        environment = self.family.make()
-        environment.reset(task)
-        for message in steps:
-            result = environment.step(message)
-            if result.truncated:
-                return None
-            if result.terminated:
-                break
-        return environment.outcome().success
+        with closing(self.family.make()) as environment:
+            environment.reset(task)
+            for message in steps:
+                result = environment.step(message)
+                if result.truncated:
+                    return None
+                if result.terminated:
+                    break
+            return environment.outcome().success
 
 
 def is_failure(answer: Message) -> bool:
