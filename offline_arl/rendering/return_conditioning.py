@@ -80,6 +80,12 @@ def add_return_tokens(tokenizer: PreTrainedTokenizerBase, count: int) -> list[in
     return found
 
 
+def return_token_ids(tokenizer: PreTrainedTokenizerBase, levels: int) -> list[int]:
+    """The ids of the tokens of all classes, which the tokenizer must have."""
+    found: list[int] = tokenizer.convert_tokens_to_ids([return_token(level) for level in range(1, levels + 1)])
+    return found
+
+
 def require_return_tokens(tokenizer: PreTrainedTokenizerBase, levels: int) -> None:
     """Make sure that a tokenizer has the tokens of all classes.
 

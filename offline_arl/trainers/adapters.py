@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,16 @@ from offline_arl.trainers.config import WeightedBCConfig
 ADAPTER_FOLDER = "adapter"  # in a policy folder
 
 
-def with_adapter(model: Any, config: WeightedBCConfig, *, seed: int) -> Any:
+def with_adapter(model: Any, config: WeightedBCConfig, *, seed: int, new_tokens: Sequence[int] = ()) -> Any:
     """Wrap a model so that only low-rank adapters of its linear layers train, the output layer left out.
 
     The adapters are float32 also where the model is not. Draws from torch's global random state.
+
+    Args:
+        model: The policy.
+        config: Rank, scale and dropout.
+        seed: Of the adapters.
+        new_tokens: Tokens that the model has not met: the rows of their embeddings train as well.
 
     Raises:
         MissingDependencyError: peft is not installed.
@@ -25,11 +32,12 @@ def with_adapter(model: Any, config: WeightedBCConfig, *, seed: int) -> Any:
     torch.manual_seed(seed)
     assert config.lora_rank is not None
     settings = lora_settings(rank=config.lora_rank, alpha=config.lora_alpha, dropout=config.lora_dropout)
+    settings.trainable_token_indices = list(new_tokens) or None
     return peft.get_peft_model(model, settings)
 
 
 def lora_settings(*, rank: int, alpha: float, dropout: float) -> Any:
-    """peft's configuration of adapters on all linear layers, the output layer left out.
+    """The configuration of PEFT for adapters on all linear layers, the output layer left out.
 
     Raises:
         MissingDependencyError: peft is not installed.

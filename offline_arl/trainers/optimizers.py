@@ -62,10 +62,11 @@ def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
         if isinstance(module, nn.Embedding)
         for parameter in module.parameters(recurse=False)
     }
-    output_embeddings: Any = getattr(model, "get_output_embeddings", None)
-    head = None if output_embeddings is None else output_embeddings()
-    if isinstance(head, nn.Module):
-        outer |= {id(parameter) for parameter in head.parameters()}
+    for name in ("get_input_embeddings", "get_output_embeddings"):
+        get: Any = getattr(model, name, None)
+        layer = None if get is None else get()
+        if isinstance(layer, nn.Module):  # with the rows of new tokens, which PEFT keeps apart
+            outer |= {id(parameter) for parameter in layer.parameters()}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     matrices = [parameter for parameter in trained if parameter.ndim == 2 and id(parameter) not in outer]
     chosen = {id(parameter) for parameter in matrices}

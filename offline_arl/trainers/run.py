@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -102,9 +103,16 @@ class TrainingRun:
         )
         self._uses_cache = getattr(model.config, "use_cache", None)
 
-    def adapted(self, model: Any) -> Any:
-        """The model to train: `model`, or adapters around it. Draws from torch's global random state."""
-        trained = model if self.config.lora_rank is None else with_adapter(model, self.config, seed=self.seed)
+    def adapted(self, model: Any, new_tokens: Sequence[int] = ()) -> Any:
+        """The model to train: `model`, or adapters around it. Draws from torch's global random state.
+
+        Args:
+            model: The policy.
+            new_tokens: Tokens that it has not met. Their embeddings train beside adapters, too.
+        """
+        trained = model
+        if self.config.lora_rank is not None:
+            trained = with_adapter(model, self.config, seed=self.seed, new_tokens=new_tokens)
         warn_of_half_precision(trained)
         return trained
 

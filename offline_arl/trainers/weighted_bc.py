@@ -12,6 +12,7 @@ of bad ones, as in Kostrikov et al. 2021, equation 7. A step of weight 0 is mask
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,6 +54,7 @@ def train_weighted_bc(
     *,
     step_weights: StepWeights | None = None,
     row_frequencies: NDArray[np.float64] | None = None,
+    new_tokens: Sequence[int] = (),
     seed: int,
     algorithm: str = "bc",
     resume_from_checkpoint: ResumeFrom = None,
@@ -73,6 +75,7 @@ def train_weighted_bc(
         step_weights: Weight of each (trajectory_id, step); None clones every step alike. Segments whose steps all
             weigh 0 are left out.
         row_frequencies: [rows] how often each row of the dataset is seen in an epoch on average; None: once.
+        new_tokens: Tokens that the model has not met: their embeddings train also where adapters do (`lora_rank`).
         seed: Of batch order, dropout and adapters.
         algorithm: Name for the training record.
         resume_from_checkpoint: A checkpoint folder of an earlier run with the same arguments. "latest": the newest
@@ -108,9 +111,10 @@ def train_weighted_bc(
         dataset=dataset.manifest,
         step_weights=weights_digest(step_weights),
         packing=packing,
+        new_tokens=list(new_tokens),
     )
     with preserved_random_state(), without_progress_bars():
-        trained = run.adapted(model)
+        trained = run.adapted(model, new_tokens)
         trainer = SegmentTrainer(
             segments=dataset,
             step_weights=step_weights,

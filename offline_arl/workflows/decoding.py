@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from offline_arl.datasets.collate import collate_segments, length_sorted_batches
+from offline_arl.datasets.return_conditioning import load_conditioning
 from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.errors import DataError, GateError
 from offline_arl.evaluation.intervals import Estimate
@@ -94,7 +95,7 @@ def make_value_folded(config: ValueFolded, context: StageContext) -> StageOutput
         GateError: The folded policy is further than `error_tolerance` from the guided one.
     """
     dataset, model, tokenizer = dataset_and_policy(config, context)
-    _, heads = _token_level(config, context, model)
+    policy, heads = _token_level(config, context, model)
     guidance = ValueGuidance(heads, _settings(config, dataset, critics="mean"))
     exact = ValueGuidance(heads, GuidanceConfig(config.inverse_temperature, 0.0, critics="mean"))
     rows = _some_rows(dataset, config, context)
@@ -125,6 +126,9 @@ def make_value_folded(config: ValueFolded, context: StageContext) -> StageOutput
         )
     apply_fold(model, fold)
     save_policy(model, tokenizer, context.folder / "policy")
+    conditioning = load_conditioning(policy)
+    if conditioning is not None:  # it is asked for returns like the policy that it is made of
+        conditioning.save(context.folder / "policy")
     return StageOutputs(
         artifacts={"policy": "policy"},
         metrics={

@@ -19,6 +19,8 @@ from offline_arl.models.policy import load_policy
 from offline_arl.models.reranked_policy import require_plain_policy
 from offline_arl.models.value_heads import load_heads
 from offline_arl.rendering import Renderer
+from offline_arl.rendering.return_conditioning import return_token_ids
+from offline_arl.trainers.adapters import ADAPTER_FOLDER
 from offline_arl.trainers.config import WeightedBCConfig
 from offline_arl.trainers.extraction import advantages, awr_step_weights, weight_spread
 from offline_arl.trainers.return_weights import BalancedRows, balanced_rows
@@ -78,7 +80,10 @@ def train_decision_transformer(config: TrainDecisionTransformer, context: StageC
         notes=(note,),
     )
     if context.first:
-        conditioning.save(context.folder / outputs.artifacts["policy"])
+        policy = context.folder / outputs.artifacts["policy"]
+        for place in (policy, policy / ADAPTER_FOLDER):
+            if place.is_dir():
+                conditioning.save(place)
     return outputs
 
 
@@ -127,6 +132,11 @@ def _clone(
     if dataset.manifest.kind == "return_conditioned" and algorithm != "dt":
         raise UsageError(f"the dataset has returns in its context, which {algorithm} would not be asked for; use dt")
     training = part_of(config, WeightedBCConfig)
+    new_tokens = []
+    if dataset.manifest.kind == "return_conditioned":
+        conditioning = conditioning_of(dataset.manifest)
+        if conditioning.conditioning.form == "quantile_tokens":
+            new_tokens = return_token_ids(tokenizer, conditioning.writer.levels)
     record = train_weighted_bc(
         model,
         tokenizer,
@@ -135,6 +145,7 @@ def _clone(
         context.folder / "policy",
         step_weights=step_weights,
         row_frequencies=row_frequencies,
+        new_tokens=new_tokens,
         seed=context.integer_seed(),
         algorithm=algorithm,
         resume_from_checkpoint="latest",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -67,3 +68,13 @@ def test_a_restored_optimizer_goes_on_as_the_original() -> None:
     step(twin, restored)
     twin_state = twin.state_dict()
     assert all(torch.equal(twin_state[name], value) for name, value in model.state_dict().items())
+
+
+def test_rows_of_new_tokens_beside_adapters_go_to_adamw() -> None:
+    peft = pytest.importorskip("peft")
+    for tied in (True, False):
+        settings = peft.LoraConfig(r=2, target_modules="all-linear", trainable_token_indices=[3, 5])
+        model = peft.get_peft_model(tiny(tied), settings)
+        matrices, others = split_parameters(model)
+        assert [value.shape for value in others] == [(2, 16)]
+        assert len(matrices) == 14  # A and B of seven layers

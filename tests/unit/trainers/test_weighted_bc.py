@@ -15,10 +15,11 @@ import torch
 from pydantic import ValidationError
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from toys import ToyTokenizer, toy_dataset, toy_model, toy_rows
+from toys.llama import random_llama
 
 from offline_arl.datasets.segments import SegmentDataset, SegmentRow
 from offline_arl.errors import DataError, UsageError
-from offline_arl.models.policy import load_policy, policy_fingerprint
+from offline_arl.models.policy import load_model, load_policy, policy_fingerprint
 from offline_arl.models.tiny import build_tiny_policy, train_tiny_tokenizer
 from offline_arl.trainers.checkpoint import load_record
 from offline_arl.trainers.config import WeightedBCConfig
@@ -364,3 +365,29 @@ def test_adapters_are_merged_and_train_nothing_else(dataset: SegmentDataset, tmp
     assert all("proj" in name for name in changed)
     for name in changed:
         assert torch.linalg.matrix_rank(saved[name] - before[name], rtol=1e-4) <= 2
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_embeddings_of_new_tokens_train_beside_adapters(tied: bool, dataset: SegmentDataset, tmp_path: Path) -> None:
+    """They are in the merged policy, in the adapters of their own, and in the checkpoint that a run goes on from."""
+    pytest.importorskip("peft")
+    new = [3, 20]
+    config = ALL_AT_ONCE.model_copy(
+        update={"epochs": 6, "lora_rank": 2, "learning_rate": 1e-2, "save_steps": 4, "weight_decay": 0.0}
+    )
+    start = random_llama(tied=tied, pad_token_id=0)
+    start.save_pretrained(tmp_path / "start")
+    before = copy.deepcopy(start.state_dict())
+    begun, again = (load_model(tmp_path / "start") for _ in range(2))
+    _train(begun, dataset, config, tmp_path / "out", new_tokens=new)
+    checkpoint = tmp_path / "out.checkpoints" / "checkpoint-4"
+    _train(again, dataset, config, tmp_path / "resumed", new_tokens=new, resume_from_checkpoint=checkpoint)
+    assert policy_fingerprint(begun) == policy_fingerprint(again)
+    moved = (begun.get_input_embeddings().weight - before["model.embed_tokens.weight"]).abs().amax(dim=1)
+    assert moved.nonzero().flatten().tolist() == new
+    assert moved[new].min() > 1e-2
+    assert torch.equal(begun.lm_head.weight, before["lm_head.weight"]) != tied
+    ids = torch.tensor([[5, 3, 20, 7, 3, 9]])
+    with torch.no_grad():
+        for folder in (tmp_path / "out", tmp_path / "out" / "adapter"):
+            torch.testing.assert_close(load_model(folder)(ids).logits, begun(ids).logits, atol=1e-5, rtol=1e-5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import pytest
 import torch
 from toys.token_values import random_token_heads
 
+from offline_arl.datasets.return_conditioning import ReturnConditioning, TrainingReturns, load_conditioning
 from offline_arl.errors import DataError, GateError, UsageError
 from offline_arl.models.folding import make_fold
 from offline_arl.models.guided_policy import load_value_guidance
 from offline_arl.models.policy import load_model, logits_and_states, policy_fingerprint
 from offline_arl.models.token_heads import TokenHead, TokenValueHeads
 from offline_arl.models.value_guidance import GuidanceConfig, ValueGuidance
+from offline_arl.rendering.return_conditioning import ConditioningConfig
+from offline_arl.rewards.components import RewardConfig
 from offline_arl.trainers.token_record import save_token_values
 from offline_arl.trainers.value_record import ValueRecord, load_value_record
 from offline_arl.trajectories.store import open_store
@@ -231,3 +235,14 @@ def test_heads_with_hidden_layers_are_not_folded(start: Start, tmp_path: Path) -
     save(heads, start.policy, tmp_path / "values")
     with pytest.raises(UsageError, match="hidden_layers 0"):
         made(start, tmp_path / "folded", "value_folded", values=tmp_path / "values")
+
+
+def test_a_folded_policy_is_asked_for_returns_like_the_one_that_it_is_made_of(start: Start, tmp_path: Path) -> None:
+    shutil.copytree(start.policy, tmp_path / "policy")
+    conditioning = ReturnConditioning(
+        conditioning=ConditioningConfig(), rewards=RewardConfig(), edges=(0.5,), class_counts=(1, 1),
+        default_target=1.0, returns=TrainingReturns(attempts=2, minimum=0.0, maximum=1.0, mean=0.5, deciles=(0.0,) * 5 + (1.0,) * 6),
+    )  # fmt: skip
+    conditioning.save(tmp_path / "policy")
+    made(dataclasses.replace(start, policy=tmp_path / "policy"), tmp_path / "folded", "value_folded")
+    assert load_conditioning(tmp_path / "folded" / "policy") == conditioning

@@ -15,7 +15,7 @@ from offline_arl.datasets.return_conditioning import load_conditioning
 from offline_arl.environments.probes.stitching import best_logged_return
 from offline_arl.errors import UsageError
 from offline_arl.models.policy import load_policy
-from offline_arl.rendering.return_conditioning import return_token
+from offline_arl.rendering.return_conditioning import return_token, return_token_ids
 from offline_arl.trajectories.store import open_store
 from offline_arl.workflows.config import parse_pipeline
 from offline_arl.workflows.run import RunResult, run_pipeline
@@ -119,3 +119,15 @@ def test_what_cannot_be_written_is_told_when_the_dataset_is_built(finished: RunR
     once = {**DATA, "policy": "window", "conditioning": {"scope": "trajectory"}}
     with pytest.raises(UsageError, match=r"conditioning\.scope: step"):
         run(finished.output, window=window, data=once)
+
+
+def test_adapters_learn_the_tokens_of_returns_too(finished: RunResult) -> None:
+    pytest.importorskip("peft")
+    lora = {**TRAINED, "algorithm": "dt", "lora_rank": 2, "learning_rate": 1e-2}
+    stages = run(finished.output, data=DATA, adapters=lora).output / "stages"
+    start, _ = load_policy(stages / "start" / "policy")
+    trained, tokenizer = load_policy(stages / "adapters" / "policy")
+    inputs = [model.get_input_embeddings().weight for model in (start, trained)]
+    moved = (inputs[1] - inputs[0]).abs().amax(dim=1).nonzero().flatten().tolist()
+    assert moved == return_token_ids(tokenizer, 3)
+    assert load_conditioning(stages / "adapters" / "policy" / "adapter") is not None
