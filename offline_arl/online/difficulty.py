@@ -40,7 +40,8 @@ class Difficulty:
         self._memory = memory
         self._slope = 0.0  # log-odds of success a unit of return
         self._success: dict[str, float] = {}
-        self._reference: dict[str, float] = {}  # mean value of the tasks behind the running success of a type
+        self._reference: dict[str, float] = {}  # running mean of the values of the tasks behind that success
+        self._attempted: dict[str, list[float]] = {}  # values of the tasks of a type that no success is told of yet
 
     def type_success(self, name: str) -> float:
         """The running success of a task type; 1/2 where nothing is known."""
@@ -57,16 +58,17 @@ class Difficulty:
     def attempted(self, tasks: Sequence[Task]) -> None:
         """Take note of which tasks the next success is measured on."""
         for task in tasks:
-            value = self._values.get(task.task_id)
-            if value is not None:
-                before = self._reference.get(task.task_type, value)
-                self._reference[task.task_type] = self._memory * before + (1 - self._memory) * value
+            if task.task_id in self._values:
+                self._attempted.setdefault(task.task_type, []).append(self._values[task.task_id])
 
     def update(self, success: Mapping[str, Sequence[float]]) -> None:
-        """Task type to the mean success of each of its groups."""
+        """Task type to the mean success of each of its groups, of the tasks attempted since the last update."""
         for name, groups in success.items():
             for value in groups:
-                self._success[name] = self._memory * self.type_success(name) + (1 - self._memory) * value
+                self._success[name] = self._running(self._success.get(name, UNKNOWN), value)
+            for value in self._attempted.get(name, ()):
+                self._reference[name] = self._running(self._reference.get(name, value), value)
+        self._attempted.clear()
 
     def calibrate(self, episodes: Sequence[Episode], values: Mapping[str, float] | None, tasks: Sequence[Task]) -> None:
         """Start from sampled episodes on held-out tasks.
@@ -98,6 +100,9 @@ class Difficulty:
             [success for _, success in known],
         )
 
+    def _running(self, before: float, value: float) -> float:
+        return self._memory * before + (1 - self._memory) * value
+
     def _type_values(self, tasks: Sequence[Task]) -> dict[str, float]:
         """The mean value of each type."""
         found: dict[str, list[float]] = defaultdict(list)
@@ -113,12 +118,14 @@ class Difficulty:
             "slope": self._slope,
             "success": self._success,
             "reference": self._reference,
+            "attempted": self._attempted,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave."""
         self._values, self._slope = dict(state["values"]), state["slope"]
         self._success, self._reference = dict(state["success"]), dict(state["reference"])
+        self._attempted = {name: list(values) for name, values in state["attempted"].items()}
 
 
 def _slope(values: NDArray[np.float64], types: Sequence[str], success: Sequence[bool]) -> float:
