@@ -9,7 +9,7 @@ from typing import Literal
 
 from offline_arl import optional
 from offline_arl.errors import UsageError
-from offline_arl.rollouts.sampler import Sampler
+from offline_arl.rollouts.sampler import Sampler, StreamingSampler
 
 logger = logging.getLogger(__name__)
 
@@ -81,11 +81,14 @@ def _reranking(sampler: Sampler, path: str | Path, dtype: str) -> Sampler:
 
     from offline_arl.models.policy import load_model
     from offline_arl.models.reranked_policy import load_reranking
-    from offline_arl.rollouts.reranking import RerankingSampler, StepScorer
+    from offline_arl.rollouts.reranking import RerankingSampler, StepScorer, StreamingRerankingSampler
 
     config, heads, feature_model = load_reranking(path)
     model = load_model(feature_model, dtype).to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    return RerankingSampler(sampler, StepScorer(model, heads, layers=config.layers), config)
+    scorer = StepScorer(model, heads, layers=config.layers)
+    if isinstance(sampler, StreamingSampler):
+        return StreamingRerankingSampler(sampler, scorer, config)
+    return RerankingSampler(sampler, scorer, config)
 
 
 def _plain_sampler(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,13 @@ from numpy.typing import NDArray
 
 from offline_arl.errors import UsageError
 from offline_arl.models.reranked_policy import RerankingConfig
-from offline_arl.rollouts.sampler import Completion, Sampler, SamplingConfig, check_request
+from offline_arl.rollouts.sampler import (
+    Completion,
+    Sampler,
+    SamplingConfig,
+    StreamingSampler,
+    check_request,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +76,19 @@ class StepScorer:
         return scores
 
 
+@dataclass(frozen=True, eq=False)
+class _Request:
+    """A step that is asked for, and what there is to choose from."""
+
+    prompt: Sequence[int]
+    temperature: float
+    seed: int
+    candidates: list[Completion]
+
+
+_PENDING = Completion([], [], "length")
+
+
 class RerankingSampler:
     """A sampler whose steps are chosen among several of another sampler's.
 
@@ -98,18 +118,16 @@ class RerankingSampler:
         count = self._config.candidates
         proposed = self._sampler.generate(
             [prompt for prompt in prompts for _ in range(count)],
-            SamplingConfig(self._config.candidate_temperature, config.max_tokens),
+            self._proposing(config),
             seeds=[candidate_seed(seed, number) for seed in seeds for number in range(count)],
         )
         groups = [proposed[start : start + count] for start in range(0, len(proposed), count)]
-        if count == 1:
-            return [group[0] for group in groups]
-        distinct = [list(dict.fromkeys(tuple(one.token_ids) for one in group)) for group in groups]
-        scores = self._scores(prompts, distinct)
-        return [
-            self._choose(group, steps, q_values, config.temperature, seed)
-            for group, steps, q_values, seed in zip(groups, distinct, scores, seeds, strict=True)
-        ]
+        return self._chosen(
+            [
+                _Request(prompt, config.temperature, seed, group)
+                for prompt, seed, group in zip(prompts, seeds, groups, strict=True)
+            ]
+        )
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Refused: the value heads read hidden states of the weights that they were trained on.
@@ -122,6 +140,21 @@ class RerankingSampler:
     def close(self) -> None:
         """Close the wrapped sampler."""
         self._sampler.close()
+
+    def _proposing(self, config: SamplingConfig) -> SamplingConfig:
+        """How candidates are drawn."""
+        return SamplingConfig(self._config.candidate_temperature, config.max_tokens)
+
+    def _chosen(self, requests: Sequence[_Request]) -> list[Completion]:
+        """The step of each request, scored together."""
+        if self._config.candidates == 1:
+            return [request.candidates[0] for request in requests]
+        distinct = [list(dict.fromkeys(tuple(one.token_ids) for one in request.candidates)) for request in requests]
+        scores = self._scores([request.prompt for request in requests], distinct)
+        return [
+            self._choose(request, steps, q_values)
+            for request, steps, q_values in zip(requests, distinct, scores, strict=True)
+        ]
 
     def _scores(
         self, prompts: Sequence[Sequence[int]], distinct: Sequence[Sequence[tuple[int, ...]]]
@@ -137,25 +170,57 @@ class RerankingSampler:
                 scores[index] = part
         return scores
 
-    def _choose(
-        self,
-        group: Sequence[Completion],
-        steps: Sequence[tuple[int, ...]],
-        q_values: NDArray[np.float64],
-        temperature: float,
-        seed: int,
-    ) -> Completion:
+    def _choose(self, request: _Request, steps: Sequence[tuple[int, ...]], q_values: NDArray[np.float64]) -> Completion:
         """One of the candidates; ties go to the one that was drawn first."""
-        if temperature == 0:
+        if request.temperature == 0:
             chosen = steps[int(q_values.argmax())]
         else:
-            counts = Counter(tuple(one.token_ids) for one in group)
+            counts = Counter(tuple(one.token_ids) for one in request.candidates)
             preferences = np.log([counts[step] for step in steps])
-            preferences += self._config.inverse_temperature / temperature * q_values
+            preferences += self._config.inverse_temperature / request.temperature * q_values
             weights = np.exp(preferences - preferences.max())
-            chosen = steps[int(np.random.default_rng(seed).choice(len(steps), p=weights / weights.sum()))]
-        taken = next(one for one in group if tuple(one.token_ids) == chosen)
+            chosen = steps[int(np.random.default_rng(request.seed).choice(len(steps), p=weights / weights.sum()))]
+        taken = next(one for one in request.candidates if tuple(one.token_ids) == chosen)
         return Completion(taken.token_ids, [math.nan] * len(taken.token_ids), taken.finish_reason)
+
+
+class StreamingRerankingSampler(RerankingSampler):
+    """A `StreamingSampler`: candidates are sampled while other requests are; those that are complete are scored."""
+
+    def __init__(self, sampler: StreamingSampler, scorer: StepScorer, config: RerankingConfig) -> None:
+        """See `RerankingSampler`."""
+        super().__init__(sampler, scorer, config)
+        self._streaming = sampler
+        self._begun: dict[int, _Request] = {}
+        self._places: dict[int, tuple[int, int]] = {}  # of the wrapped sampler's numbers: request, candidate
+        self._missing: Counter[int] = Counter()
+        self._next = 0
+
+    def submit(self, prompt: Sequence[int], config: SamplingConfig, *, seed: int) -> int:
+        """See `StreamingSampler.submit`."""
+        check_request([prompt], config, [seed], self.max_model_len)
+        number, count = self._next, self._config.candidates
+        self._next += 1
+        self._begun[number] = _Request(prompt, config.temperature, seed, [_PENDING] * count)
+        self._missing[number] = count
+        for candidate in range(count):
+            begun = self._streaming.submit(prompt, self._proposing(config), seed=candidate_seed(seed, candidate))
+            self._places[begun] = (number, candidate)
+        return number
+
+    def advance(self) -> list[tuple[int, Completion]]:
+        """See `StreamingSampler.advance`."""
+        complete = []
+        for begun, completion in self._streaming.advance():
+            number, candidate = self._places.pop(begun)
+            self._begun[number].candidates[candidate] = completion
+            self._missing[number] -= 1
+            if not self._missing[number]:
+                complete.append(number)
+        chosen = self._chosen([self._begun.pop(number) for number in complete])
+        for number in complete:
+            del self._missing[number]
+        return list(zip(complete, chosen, strict=True))
 
 
 def candidate_seed(seed: int, number: int) -> int:

@@ -14,13 +14,13 @@ from toys.llama import random_llama
 
 from offline_arl.datasets.collate import collate_segments
 from offline_arl.datasets.segments import SegmentRow
-from offline_arl.errors import UsageError
+from offline_arl.errors import DataError, UsageError
 from offline_arl.models.features import step_features
 from offline_arl.models.reranked_policy import RerankingConfig, load_reranking, save_reranked_policy
 from offline_arl.models.value_heads import HeadShape, ValueHeads
 from offline_arl.rollouts.backends import make_sampler
-from offline_arl.rollouts.reranking import RerankingSampler, StepScorer, candidate_seed
-from offline_arl.rollouts.sampler import SamplingConfig
+from offline_arl.rollouts.reranking import RerankingSampler, StepScorer, StreamingRerankingSampler, candidate_seed
+from offline_arl.rollouts.sampler import Completion, SamplingConfig, StreamingSampler
 from offline_arl.rollouts.transformers_sampler import TransformersSampler
 
 MODEL = random_llama()
@@ -55,6 +55,24 @@ def many_candidates(
     )
     steps = [tuple(one.token_ids) for one in drawn]
     return [steps[start : start + n] for start in range(0, len(steps), n)]
+
+
+class Streaming(TransformersSampler):
+    """Takes requests at any time and does the latest two at each advance."""
+
+    def __init__(self) -> None:
+        super().__init__(MODEL, stop_token_ids=[3], max_model_len=64)
+        self._begun: list[tuple[int, Sequence[int], SamplingConfig, int]] = []
+        self._count = 0
+
+    def submit(self, prompt: Sequence[int], config: SamplingConfig, *, seed: int) -> int:
+        self._count += 1
+        self._begun.append((self._count, prompt, config, seed))
+        return self._count
+
+    def advance(self) -> list[tuple[int, Completion]]:
+        done = [self._begun.pop() for _ in range(min(2, len(self._begun)))]
+        return [(number, self.generate([prompt], config, seeds=[seed])[0]) for number, prompt, config, seed in done]
 
 
 class TestScores:
@@ -132,6 +150,29 @@ class TestChoice:
         alone = [reranking(4).generate([p], config, seeds=[s])[0] for p, s in zip(PROMPTS, [1, 2, 3], strict=True)]
         assert [one.token_ids for one in together] == [one.token_ids for one in alone]
         assert reranking(4).generate([], config, seeds=[]) == []
+
+    @pytest.mark.parametrize("n", [1, 3])
+    @pytest.mark.parametrize("temperature", [0.0, 1.0])
+    def test_requests_that_come_one_by_one_get_the_steps_of_those_that_come_together(
+        self, n: int, temperature: float
+    ) -> None:
+        config = SamplingConfig(temperature, max_tokens=5)
+        expected = reranking(n, inverse_temperature=4.0).generate(PROMPTS, config, seeds=[1, 2, 3])
+        chosen = RerankingConfig(n, LAYERS, inverse_temperature=4.0)
+        sampler = StreamingRerankingSampler(Streaming(), StepScorer(MODEL, heads(), layers=LAYERS), chosen)
+        assert isinstance(sampler, StreamingSampler)
+        assert not isinstance(reranking(n), StreamingSampler)
+        assert sampler.advance() == []
+        numbers, found = [], {}
+        for prompt, seed in zip(PROMPTS, [1, 2, 3], strict=True):
+            numbers.append(sampler.submit(prompt, config, seed=seed))
+            found |= dict(sampler.advance())
+        while len(found) < len(PROMPTS):
+            found |= dict(sampler.advance())
+        assert [found[number].token_ids for number in numbers] == [one.token_ids for one in expected]
+        assert sampler.advance() == []
+        with pytest.raises(DataError, match="prompt 0 is empty"):
+            sampler.submit([], config, seed=0)
 
     def test_nothing_is_scored_where_there_is_no_choice(self) -> None:
         class Never(StepScorer):

@@ -241,7 +241,8 @@ def test_a_folded_policy_is_asked_for_returns_like_the_one_that_it_is_made_of(st
     shutil.copytree(start.policy, tmp_path / "policy")
     conditioning = ReturnConditioning(
         conditioning=ConditioningConfig(), rewards=RewardConfig(), edges=(0.5,), class_counts=(1, 1),
-        default_target=1.0, returns=TrainingReturns(attempts=2, minimum=0.0, maximum=1.0, mean=0.5, deciles=(0.0,) * 5 + (1.0,) * 6),
+        default_target=1.0,
+        returns=TrainingReturns(attempts=2, minimum=0.0, maximum=1.0, mean=0.5, deciles=(0.0,) * 5 + (1.0,) * 6),
     )  # fmt: skip
     conditioning.save(tmp_path / "policy")
     made(dataclasses.replace(start, policy=tmp_path / "policy"), tmp_path / "folded", "value_folded")
