@@ -1,105 +1,110 @@
-"""What each online step looked like, and alarms for the ways in which online RL goes wrong."""
+"""Watches a training while it runs: keeps its history, writes it as it grows, and warns once of each failure."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from offline_arl.errors import DataError
+from offline_arl.online.diagnosis.facts import episode_facts
+from offline_arl.online.diagnosis.findings import Finding, Kind
+from offline_arl.online.diagnosis.history import DEAD_STEPS
+from offline_arl.online.diagnosis.metrics import (
+    alarm_line,
+    append_line,
+    read_history,
+    read_lines,
+    step_line,
+    validation_line,
+    write_lines,
+)
+from offline_arl.online.diagnosis.rules import check, diagnose
+from offline_arl.online.records import StepRecord, Validation
 from offline_arl.rollouts.episode import Episode
 
 logger = logging.getLogger(__name__)
 
-ENTROPY_SHARE = 0.2  # alarm below this share of the entropy at the start
-SUCCESS_DROP = 0.15  # alarm this far below the sampled success at the start
-WINDOW = 5  # steps that are averaged
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """One step of online training."""
-
-    step: int  # 1 for the first update
-    n_episodes: int
-    success: float  # of the sampled episodes; NaN without a judged one
-    mean_return: float
-    mean_steps: float
-    invalid_actions: float  # an episode
-    truncated: float  # share
-    infrastructure_errors: int
-    idle_groups: float  # share of groups that teach nothing: all attempts are worth the same
-    kl: float | None  # to the warm start, a token, before the update; None without a reference
-    entropy: float  # nats a token, before the update
-    loss: float
-    gradient_norm: float
-    sync_difference: float | None  # largest logprob difference of sampler and trainer; None: not checked
-    seconds: dict[str, float] = field(default_factory=dict)  # rollout, sync, train, validation
-
-
-@dataclass(frozen=True)
-class Validation:
-    """Held-out success at one point of training."""
-
-    step: int  # 0 is the warm start
-    greedy: float
-    sampled: float
-    n_tasks: int
-
-
-def summarize_episodes(episodes: Sequence[Episode]) -> dict[str, float | int]:
-    """The fields of a `StepRecord` that come from its episodes."""
-    sound = [episode for episode in episodes if not episode.infrastructure_error]
-    verdicts = [episode.success for episode in sound if episode.success is not None]
-    returns = [episode.total_reward for episode in sound if episode.total_reward is not None]
-    return {
-        "n_episodes": len(episodes),
-        "success": _mean(verdicts),
-        "mean_return": _mean(returns),
-        "mean_steps": _mean([episode.n_steps for episode in sound]),
-        "invalid_actions": _mean([episode.n_invalid for episode in sound]),
-        "truncated": _mean([episode.trajectory.truncated for episode in sound]),
-        "infrastructure_errors": len(episodes) - len(sound),
-    }
-
 
 class Monitor:
-    """Keeps the history, writes it to a JSONL file as it grows, and warns once a kind of trouble.
-
-    Alarms: "entropy_collapse" (the policy hardly explores any more), "success_drop" (sampled success fell well
-    below its start, on the validation tasks or in the steps) and "harness" (more than a tenth of the episodes of a
-    step are infrastructure errors).
+    """Keeps the history of a training in a JSONL file that grows with it, and looks for what goes wrong.
 
     Args:
-        path: The JSONL file to make.
+        path: The JSONL file to make, or to go on with.
         steady_tasks: Whether the steps draw their tasks alike throughout. Under a curriculum they do not, harder
             tasks come up as easy ones are solved, and success of the steps says nothing about a drop.
+        resume_at: The step whose saved state training goes on from: what the file says up to it is kept, with the
+            findings of that time, and later lines are dropped. None: begin a new file.
+        dead_steps: `StopConfig.dead_steps`: steps in a row without any signal that are fatal; None: never.
+
+    Raises:
+        DataError: The file to go on with holds something else.
     """
 
-    def __init__(self, path: Path, *, steady_tasks: bool = True) -> None:
-        self.history: list[StepRecord] = []
-        self.validations: list[Validation] = []
-        self.alarms: dict[str, int] = {}  # kind to the step at which it was raised
+    def __init__(
+        self,
+        path: Path,
+        *,
+        steady_tasks: bool = True,
+        resume_at: int | None = None,
+        dead_steps: int | None = DEAD_STEPS,
+    ) -> None:
         self._path = path
-        self._steady_tasks = steady_tasks
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
+        self._dead_steps = dead_steps
+        self._dead: Finding | None = None
+        kept = read_lines(path, until=resume_at) if resume_at is not None and path.exists() else []
+        write_lines(path, kept)
+        self._history = read_history(path)
+        self._history.steady_tasks = steady_tasks
+        self._findings = {finding.key: finding for finding in diagnose(self._history, dead_steps=dead_steps)}
 
-    def add_step(self, record: StepRecord) -> None:
-        """Take the record of a finished step."""
-        self.history.append(record)
-        self._write("step", asdict(record))
-        self._watch(record)
+    @property
+    def history(self) -> list[StepRecord]:
+        """The records of all steps."""
+        return self._history.records
+
+    @property
+    def validations(self) -> list[Validation]:
+        """All validations."""
+        return self._history.validations
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What went wrong, each once, in the order of the steps that showed it."""
+        return list(self._findings.values())
+
+    @property
+    def alarms(self) -> dict[Kind, int]:
+        """The kinds of failure that were seen, and the first step of each."""
+        first: dict[Kind, int] = {}
+        for finding in self._findings.values():
+            first.setdefault(finding.kind, finding.step)
+        return first
+
+    @property
+    def dead(self) -> Finding | None:
+        """Why the training should stop, as the last step showed it; None: it should go on."""
+        return self._dead
+
+    def add_step(self, record: StepRecord, episodes: Sequence[Episode] | None = None) -> None:
+        """Take the record of a finished step.
+
+        Args:
+            record: Of the step.
+            episodes: Its episodes; what goes wrong with data and environments shows in them alone.
+        """
+        facts = episode_facts(episodes) if episodes else {}
+        self._history.records.append(record)
+        self._history.facts.append(facts)
+        append_line(self._path, step_line(record, facts, steady_tasks=self._history.steady_tasks))
+        found = self._look()
+        self._dead = next((finding for finding in found if finding.severity == "fatal"), None)
 
     def add_validation(self, validation: Validation) -> None:
         """Take a validation."""
-        self.validations.append(validation)
-        self._write("validation", asdict(validation))
-        self._watch_success(validation.step, self.validations[0].sampled, validation.sampled)
+        self._history.validations.append(validation)
+        append_line(self._path, validation_line(validation))
+        self._look()
 
     def check_reference(self, record: StepRecord, *, tolerance: float) -> None:
         """Assert that the reference is the policy that training started from.
@@ -113,36 +118,15 @@ class Monitor:
                 f"{tolerance:.0e}): the reference is not the warm start; load the policy by its path"
             )
 
-    def _watch(self, record: StepRecord) -> None:
-        first, recent = self.history[:WINDOW], self.history[-WINDOW:]
-        if record.infrastructure_errors > 0.1 * record.n_episodes:
-            self._alarm(
-                record.step, "harness", f"{record.infrastructure_errors} of {record.n_episodes} episodes failed"
-            )
-        if len(self.history) < 2 * WINDOW:
-            return
-        entropy, entropy_now = _mean([r.entropy for r in first]), _mean([r.entropy for r in recent])
-        if entropy_now < ENTROPY_SHARE * entropy:
-            text = f"entropy fell from {entropy:.3f} to {entropy_now:.3f} nats a token; lower the learning rate"
-            self._alarm(record.step, "entropy_collapse", text)
-        if self._steady_tasks:
-            self._watch_success(record.step, _mean([r.success for r in first]), _mean([r.success for r in recent]))
-
-    def _watch_success(self, step: int, start: float, now: float) -> None:
-        if now < start - SUCCESS_DROP:
-            text = f"sampled success fell from {start:.2f} to {now:.2f}; raise kl_coefficient"
-            self._alarm(step, "success_drop", text)
-
-    def _alarm(self, step: int, kind: str, text: str) -> None:
-        if kind not in self.alarms:
-            self.alarms[kind] = step
-            logger.warning("step %d: %s: %s", step, kind, text)
-
-    def _write(self, kind: str, record: dict[str, object]) -> None:
-        finite = {name: None if value != value else value for name, value in record.items()}
-        with self._path.open("a") as file:
-            file.write(json.dumps({"kind": kind, **finite}) + "\n")
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else float("nan")
+    def _look(self) -> list[Finding]:
+        """What is wrong now; what is new is logged and written."""
+        found = check(self._history.view(dead_steps=self._dead_steps))
+        for finding in found:
+            if finding.key not in self._findings:
+                self._findings[finding.key] = finding
+                append_line(self._path, alarm_line(finding))
+                logger.warning(
+                    "step %d: %s (%s): %s. Threshold: %s. Remedy: %s",
+                    finding.step, finding.kind, finding.severity, finding.evidence, finding.threshold, finding.remedy,
+                )  # fmt: skip
+        return found

@@ -1,0 +1,105 @@
+"""Reward variance near zero: groups whose attempts are all worth the same give no gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from offline_arl.online.diagnosis.findings import Finding
+from offline_arl.online.diagnosis.history import RECENT, View, numbers
+
+# At 0.9 nine of ten episodes are sampled for nothing; runs that learn well end at 0.8 to 0.85.
+IDLE_SHARE = 0.9
+# Of the mean return, at least 1: returns that differ by less are the same, and dividing by it would amplify rounding.
+EQUAL_RETURNS = 1e-4
+
+
+def reward_variance(view: View) -> Iterator[Finding]:
+    """Groups teach nothing although tasks are left to solve.
+
+    Nothing is said of steps in which most episodes failed for reasons of the harness: those are the environment's.
+    """
+    if not view.count or not view.unsolved or _harness_failed(view):
+        return
+    dead = view.dead_steps
+    if dead is not None and len(view.recent) >= dead and _is_silent(view, dead):
+        yield view.finding(
+            "reward_variance",
+            "no_signal",
+            evidence=(
+                f"no group of the last {dead} steps had attempts of different worth; sampled success is "
+                f"{_success(view)}"
+            ),
+            threshold=f"{dead} steps in a row (stop.dead_steps): nothing but the KL term has moved the policy since",
+            remedy=_remedy(view),
+            severity="fatal",
+        )
+    idle = view.last("idle_groups")
+    if view.count < RECENT:
+        return
+    if idle >= IDLE_SHARE:
+        yield view.finding(
+            "reward_variance",
+            "idle_groups",
+            evidence=(
+                f"{idle:.0%} of the groups of the last {RECENT} steps had attempts of equal worth; sampled success is "
+                f"{_success(view)}"
+            ),
+            threshold=(
+                f"{IDLE_SHARE:.0%} over {RECENT} steps: runs that learn stay below 85%, and above nearly all sampling "
+                "is wasted"
+            ),
+            remedy=_remedy(view),
+        )
+    elif _is_paid_alike(view, RECENT):
+        yield view.finding(
+            "reward_variance",
+            "equal_returns",
+            evidence=(
+                f"all attempts of the last {RECENT} steps have the return {view.last('mean_return'):.3g}, although "
+                f"only {idle:.0%} of the groups agree in outcome"
+            ),
+            threshold=(
+                f"{EQUAL_RETURNS:.0e} of the mean return: advantages come from returns, and these hold no difference"
+            ),
+            remedy="let success pay: the environment's rewards have to depend on the outcome that it judges",
+        )
+
+
+def _is_silent(view: View, steps: int) -> bool:
+    return all(record.idle_groups >= 1 for record in view.recent[-steps:]) or _is_paid_alike(view, steps)
+
+
+def _is_paid_alike(view: View, steps: int) -> bool:
+    """Whether every attempt has the same return. Where only those of a group have, a critic can still tell them."""
+    recent = view.recent[-steps:]
+    means = [record.mean_return for record in recent]
+    smallest = EQUAL_RETURNS * max(1.0, abs(means[-1]))
+    return max(means) - min(means) <= smallest and all(record.return_spread <= smallest for record in recent)
+
+
+def _harness_failed(view: View) -> bool:
+    recent = view.recent[-RECENT:]
+    return 2 * sum(record.infrastructure_errors for record in recent) > sum(record.n_episodes for record in recent)
+
+
+def _success(view: View) -> str:
+    found = numbers(view.recent[-RECENT:], "success")
+    return f"{view.last('success'):.2f}" if found else "unknown, since nothing was judged"
+
+
+def _remedy(view: View) -> str:
+    success = view.last("success")
+    if success <= 0.05:
+        return (
+            "start from a better policy (more or filtered cloning) or from easier tasks (curriculum with levels); "
+            "more attempts a task (group_size) find rare successes"
+        )
+    if view.last("return_spread") > EQUAL_RETURNS:
+        return (
+            "draw tasks of intermediate difficulty (curriculum), replace idle groups (refill_rounds), raise group_size "
+            "or temperature; where returns tell more than outcomes, set group_gate: return"
+        )
+    return (
+        "look whether the judge tells attempts apart; then draw tasks of intermediate difficulty (curriculum), replace "
+        "idle groups (refill_rounds), raise group_size or temperature"
+    )
