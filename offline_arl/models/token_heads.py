@@ -32,13 +32,18 @@ _OUTPUT_SCALE = 0.1  # standard deviation of Q and V before training, of states 
 
 
 class TokenHeadShape(msgspec.Struct, frozen=True):
-    """Sizes of the heads. `hidden_size` counts where there are hidden layers; ILQL takes twice the state's."""
+    """Sizes of the heads. `hidden_size` counts where there are hidden layers; ILQL takes twice the state's.
+
+    Without `bias` the output layers of the critics keep a bias of 0, so that linear ones fold exactly into an output
+    layer that has none (`folding`).
+    """
 
     state_size: int
     vocabulary_size: int
     critics: int = 2
     hidden_layers: int = 0
     hidden_size: int = 0
+    bias: bool = True
 
 
 class CriticValues(NamedTuple):
@@ -104,6 +109,8 @@ class TokenValueHeads(nn.Module):
         self.critics = nn.ModuleList(
             TokenHead([*inner, shape.vocabulary_size], generator) for _ in range(shape.critics)
         )
+        for critic in self._heads():
+            critic.output.bias.requires_grad_(shape.bias)
         self.value = TokenHead([*inner, 1], generator)
 
     def q(self, states: Float[Tensor, "*N H"]) -> Float[Tensor, "critics ... V"]:
@@ -153,7 +160,8 @@ class TokenValueHeads(nn.Module):
     def absorb(self, mean: Float[Tensor, " H"], matrix: Float[Tensor, "H H"]) -> None:
         """Turn heads that were trained on `(states - mean) @ matrix` into heads that read the states themselves.
 
-        The first layer of each head changes, exactly: `W A' (s - m) + b = (W A') s + (b - (W A') m)`.
+        The first layer of each head changes, exactly: `W A' (s - m) + b = (W A') s + (b - (W A') m)`. Linear heads
+        without a bias want a mean of 0.
         """
         mean, matrix = mean.double(), matrix.double()
         for head in (*self._heads(), self.value):

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 
 class WeightedBCConfig(BaseModel):
@@ -117,6 +126,9 @@ class TokenValueConfig(WeightedBCConfig):
     `conservative_weight`: pushes down the Q of tokens that the data lack. Without it (0) training never goes through
     the vocabulary, which is much faster, and Q of untrained tokens means nothing: decode with a support threshold.
 
+    `bias`: False keeps the bias of linear critics at 0; such heads fold exactly into an output layer that has none
+    (`value_folded`), as most models have it. What all tokens share is then learned from the mean of the states.
+
     `language_model`: "frozen" reads the hidden states of the policy as it is. They are computed once and kept, where
     they take at most `cache_megabytes`, and an update sees `batch_size` decisions; otherwise they are computed for
     every batch of `tokens_per_batch` tokens. "trained" trains the model along with the heads, adapters alone with
@@ -141,6 +153,7 @@ class TokenValueConfig(WeightedBCConfig):
     critics: int = Field(default=2, ge=1, le=2)
     hidden_layers: int = Field(default=1, ge=0, le=2)  # 0: linear heads, which fold into the output layer
     hidden_size: PositiveInt | None = None  # None: twice that of the language model, as in the paper
+    bias: bool = True
     batch_size: PositiveInt = 256
     chunk_tokens: PositiveInt | None = None  # positions a pass over the vocabulary; None: 64 MiB of numbers
     cache_megabytes: NonNegativeInt = 2_048
@@ -149,6 +162,12 @@ class TokenValueConfig(WeightedBCConfig):
     policy_learning_rate: float = Field(default=1e-4, gt=0, le=1)
     bc_weight: NonNegativeFloat = 1.0
     holdout_fraction: float = Field(default=0.1, ge=0, lt=1)  # of tasks, for diagnostics
+
+    @model_validator(mode="after")
+    def _only_linear_heads_fold(self) -> Self:
+        if self.hidden_layers and not self.bias:
+            raise ValueError("bias: false is for linear heads, which fold; set hidden_layers: 0 too, or leave bias out")
+        return self
 
 
 class TokenIQLConfig(TokenValueConfig):

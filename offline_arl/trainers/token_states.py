@@ -137,6 +137,7 @@ def read_states(
     tokens_per_batch: int,
     kept_megabytes: float,
     whiten: bool,
+    center: bool,
 ) -> tuple[Float[Tensor, "M H"] | None, StateTransform]:
     """One pass of a frozen model over all trajectories.
 
@@ -147,6 +148,7 @@ def read_states(
         tokens_per_batch: Padded tokens of a forward pass.
         kept_megabytes: What the states may take.
         whiten: See `state_transform`.
+        center: See `state_transform`.
 
     Returns:
         The states in the order of the table, on the processor in the dtype of the model, or None where they take
@@ -168,11 +170,11 @@ def read_states(
             kept[torch.from_numpy(segments.states_of(batch))] = states.cpu()
     mean = total / count
     covariance = products / count - torch.outer(mean, mean)
-    return kept, state_transform(mean, covariance, dtype=states.dtype, whiten=whiten)
+    return kept, state_transform(mean, covariance, dtype=states.dtype, whiten=whiten, center=center)
 
 
 def state_transform(
-    mean: Float[Tensor, " H"], covariance: Float[Tensor, "H H"], *, dtype: torch.dtype, whiten: bool
+    mean: Float[Tensor, " H"], covariance: Float[Tensor, "H H"], *, dtype: torch.dtype, whiten: bool, center: bool
 ) -> StateTransform:
     """Give the states unit variance: in every direction, or in every dimension alone.
 
@@ -186,20 +188,25 @@ def state_transform(
         covariance: Of the states, in float64.
         dtype: That the states were computed in.
         whiten: False scales each dimension by itself.
+        center: Take the mean away. Heads without a bias cannot make up for that: False leaves it in, and gives the
+            states a second moment of 1 instead.
 
     >>> covariance = torch.tensor([[1.0, 0.99], [0.99, 1.0]]).double()
-    >>> white = state_transform(torch.zeros(2).double(), covariance, dtype=torch.float32, whiten=True).matrix.double()
+    >>> mean = torch.zeros(2).double()
+    >>> white = state_transform(mean, covariance, dtype=torch.float32, whiten=True, center=True).matrix.double()
     >>> torch.allclose(white @ covariance @ white, torch.eye(2).double(), atol=1e-3)
     True
     """
     variances = covariance.diagonal()
     rounding = torch.finfo(dtype).eps ** 2 * (mean.square() + variances).mean()
     floor = torch.maximum(1e-6 * variances.mean(), rounding)
+    taken_away = mean if center else torch.zeros_like(mean)
+    moments = covariance if center else covariance + torch.outer(mean, mean)
     if not whiten:
-        return StateTransform(mean.float(), (variances + floor).rsqrt().diag().float())
-    eigenvalues, directions = torch.linalg.eigh(covariance)
+        return StateTransform(taken_away.float(), (moments.diagonal() + floor).rsqrt().diag().float())
+    eigenvalues, directions = torch.linalg.eigh(moments)
     scaled = directions * (eigenvalues.clamp_min(0) + floor).rsqrt()
-    return StateTransform(mean.float(), (scaled @ directions.T).float())
+    return StateTransform(taken_away.float(), (scaled @ directions.T).float())
 
 
 def _signals(

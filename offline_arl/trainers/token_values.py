@@ -192,6 +192,7 @@ def _prepare(
         tokens_per_batch=config.tokens_per_batch,
         kept_megabytes=config.cache_megabytes,
         whiten=config.whiten_states,
+        center=config.bias,
     )
     kept = None if states is None else KeptStates(table, states)
     return _Data(table, segments, kept, transform, trained, held_out)
@@ -201,7 +202,7 @@ def _shape(model: Any, config: TokenIQLConfig | TokenCQLConfig) -> TokenHeadShap
     """Sizes from the output layer, whose input is the last hidden state."""
     vocabulary, state = model.get_output_embeddings().weight.shape
     hidden = (config.hidden_size or 2 * state) if config.hidden_layers else 0
-    return TokenHeadShape(state, vocabulary, config.critics, config.hidden_layers, hidden)
+    return TokenHeadShape(state, vocabulary, config.critics, config.hidden_layers, hidden, config.bias)
 
 
 def _batches(data: _Data, config: TokenIQLConfig | TokenCQLConfig, seed: int) -> list[list[int]]:

@@ -121,8 +121,8 @@ def make_value_folded(config: ValueFolded, context: StageContext) -> StageOutput
     if not error <= config.error_tolerance:
         raise GateError(
             f"the folded policy is {error:.3f} from the guided one (mean total variation distance, tolerance "
-            f"{config.error_tolerance:g}): the heads have a bias and the output layer has none; lower "
-            "inverse_temperature, decode with value_guided, or raise error_tolerance"
+            f"{config.error_tolerance:g}): the heads have a bias and the output layer has none; train them with "
+            "bias: false, lower inverse_temperature, decode with value_guided, or raise error_tolerance"
         )
     apply_fold(model, fold)
     save_policy(model, tokenizer, context.folder / "policy")

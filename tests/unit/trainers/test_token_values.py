@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from toys import ToyTokenizer, toy_dataset, toy_model
 from toys.token_transitions import transition_row, transition_rows
 
@@ -16,8 +17,10 @@ from offline_arl.datasets.collate import collate_segments
 from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.datasets.token_transitions import token_transitions
 from offline_arl.errors import DataError, UsageError
-from offline_arl.models.policy import hidden_states, policy_fingerprint, selected_logits
+from offline_arl.models.folding import apply_fold, make_fold, needs_constant_direction
+from offline_arl.models.policy import hidden_states, logits_and_states, policy_fingerprint, selected_logits
 from offline_arl.models.token_heads import TokenHeadShape, TokenValueHeads
+from offline_arl.models.value_guidance import GuidanceConfig, ValueGuidance
 from offline_arl.trainers.config import TokenCQLConfig, TokenIQLConfig
 from offline_arl.trainers.run import RunFolders, TrainingRun
 from offline_arl.trainers.token_critic import TokenCritic
@@ -122,7 +125,7 @@ def test_the_losses_are_those_of_the_objectives_on_rows(kept: bool, dataset: Seg
     everything = np.ones(len(dataset), dtype=np.bool_)
     if kept:
         states, _ = read_states(
-            model, segments, trained=everything, tokens_per_batch=100, kept_megabytes=1, whiten=True
+            model, segments, trained=everything, tokens_per_batch=100, kept_megabytes=1, whiten=True, center=True
         )
         assert states is not None
         order = np.random.default_rng(0).permutation(len(table))
@@ -163,7 +166,7 @@ def test_the_training_states_get_unit_variance(whiten: bool, dataset: SegmentDat
     table = token_transitions(dataset, discount=0.9, discount_unit="step", truncation="bootstrap")
     segments = TrajectorySegments(table, dataset, pad_token_id=0)
     chosen = np.arange(len(dataset)) % 3 > 0
-    settings = {"trained": chosen, "whiten": whiten}
+    settings = {"trained": chosen, "whiten": whiten, "center": True}
     states, transform = read_states(model, segments, tokens_per_batch=100, kept_megabytes=1, **settings)
     assert states is not None
     own = states[torch.from_numpy(chosen[table.state_rows])]
@@ -183,12 +186,29 @@ def test_the_training_states_get_unit_variance(whiten: bool, dataset: SegmentDat
     torch.testing.assert_close(same.matrix, transform.matrix, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("whiten", [True, False])
+def test_states_that_keep_their_mean_get_a_second_moment_of_one(whiten: bool) -> None:
+    """For heads without a bias. Where the mean is 100 deviations, what varies is amplified as much as without it."""
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(400, 3, generator=generator, dtype=torch.float64) @ torch.tensor(
+        [[1.0, 0.5, 0.0], [0.0, 0.2, 0.1], [0.0, 0.0, 0.3]], dtype=torch.float64
+    ) + torch.tensor([100.0, 0.0, 0.0], dtype=torch.float64)
+    moments = (states.mean(dim=0), states.T.cov(correction=0))
+    kept = state_transform(*moments, dtype=torch.float32, whiten=whiten, center=False)
+    assert not kept.mean.any()
+    read = (states.float() @ kept.matrix).double()
+    second = read.T @ read / len(read)
+    torch.testing.assert_close(second.diagonal(), torch.ones(3).double(), rtol=0, atol=1e-3)
+    if whiten:
+        torch.testing.assert_close(second, torch.eye(3).double(), rtol=0, atol=1e-3)
+
+
 def test_rounding_is_not_amplified() -> None:
     """A direction of no variance, in bfloat16 states of size 10: its noise of about 0.03 stays below one."""
     covariance = torch.diag(torch.tensor([4.0, 0.0], dtype=torch.float64))
     mean = torch.full((2,), 10.0, dtype=torch.float64)
     for dtype, largest in ((torch.bfloat16, 20.0), (torch.float32, 2_000.0)):
-        matrix = state_transform(mean, covariance, dtype=dtype, whiten=True).matrix
+        matrix = state_transform(mean, covariance, dtype=dtype, whiten=True, center=True).matrix
         assert matrix[0, 0].item() == pytest.approx(0.5, rel=0.01)
         assert largest / 4 < matrix[1, 1].item() < largest
 
@@ -256,6 +276,32 @@ def test_micro_batches_add_up(trained: bool, dataset: SegmentDataset, tmp_path: 
         ended.append([*critic.parameters(), *model.parameters()])
     for one, other in zip(*ended, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("config", [IQL, CQL], ids=["iql", "cql"])
+def test_linear_heads_without_a_bias_fold_exactly(
+    config: Any, mode: str, dataset: SegmentDataset, tmp_path: Path
+) -> None:
+    model = toy_model()  # its output layer has no bias
+    settings = {**MODES[mode], "hidden_layers": 0, "bias": False, "learning_rate": 3e-2}
+    heads = _train(dataset, config.model_copy(update=settings), tmp_path, model=model).heads
+    assert not any(critic.output.bias.any() for critic in heads.critics)
+    assert heads.value.output.bias.abs().item() > 1e-3
+    assert not needs_constant_direction(model, heads)
+    with torch.no_grad():
+        logits, states = logits_and_states(model, input_ids=torch.arange(24).unsqueeze(0))
+        guided = ValueGuidance(heads, GuidanceConfig(2.0, 0.0, critics="mean"))(logits[0], states[0])
+        moved = 0.5 * (guided.softmax(-1) - logits[0].softmax(-1)).abs().sum(dim=-1)
+        apply_fold(model, make_fold(model, heads, inverse_temperature=2.0))
+        folded = model(input_ids=torch.arange(24).unsqueeze(0)).logits[0]
+    assert moved.max() > 0.05
+    assert float(0.5 * (guided.softmax(-1) - folded.softmax(-1)).abs().sum(dim=-1).max()) < 1e-6
+
+
+def test_a_bias_is_left_out_of_linear_heads_only() -> None:
+    with pytest.raises(ValidationError, match="set hidden_layers: 0 too"):
+        TokenIQLConfig(bias=False)
 
 
 def test_the_cloning_loss_is_the_mean_over_action_tokens(dataset: SegmentDataset) -> None:
