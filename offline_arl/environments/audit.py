@@ -84,6 +84,11 @@ class AuditTrail:
         self.close()
 
     @property
+    def entries(self) -> int:
+        """How many there are."""
+        return self._number
+
+    @property
     def last_hash(self) -> str:
         """The hash of the newest entry; kept elsewhere, it shows that nothing was cut off."""
         return self._last
@@ -92,7 +97,8 @@ class AuditTrail:
         """Add an entry; it is with the operating system when this returns."""
         with self._lock:
             time = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-            entry = AuditEntry(self._number, time, episode, kind, details, self._last).sealed()
+            kept: dict[str, Any] = _writable(details)
+            entry = AuditEntry(self._number, time, _writable(episode), kind, kept, self._last).sealed()
             self._file.write(msgspec.json.encode(entry) + b"\n")
             self._file.flush()
             self._number, self._last = self._number + 1, entry.hash
@@ -134,6 +140,15 @@ def verify(path: str | Path, *, last_hash: str | None = None) -> Verified:
     if last_hash is not None and last_hash != previous:
         raise DataError(f"{path}: the newest entry is not the one expected: entries were cut off, or added")
     return Verified(number, previous)
+
+
+def _writable(value: Any) -> Any:
+    """The value with halves of surrogate pairs spelled out: agents may say them, and no file takes them."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_writable(key): _writable(item) for key, item in value.items()}
+    return [_writable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _drop_unfinished(path: Path) -> int:

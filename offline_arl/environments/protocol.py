@@ -132,6 +132,15 @@ class Reversible(Protocol):
         ...
 
 
+@runtime_checkable
+class HasCosts(Protocol):
+    """An environment whose tools say what their calls cost."""
+
+    def tool_costs(self) -> dict[str, float]:
+        """Of one call of each tool of this episode, in units that the limits of `safety` count."""
+        ...
+
+
 class Compensation(Protocol):
     """The way back of one call."""
 
@@ -176,6 +185,13 @@ class HasExamples(Protocol):
     def examples(self, task: Task) -> Examples:
         """Both examples of a task."""
         ...
+
+
+def abandon(environment: Environment, reason: str) -> None:
+    """Tell an environment that wants to know (`safety.Guarded`) that its episode does not go on."""
+    told = getattr(environment, "abandon", None)
+    if callable(told):
+        told(reason)
 
 
 def close(environment: Environment) -> None:

@@ -27,7 +27,15 @@ import msgspec
 
 from offline_arl.environments.approvals import ApprovalRequest, Approver
 from offline_arl.environments.audit import AuditTrail
-from offline_arl.environments.protocol import Environment, EpisodeStart, StepResult, StopReason, Task, close
+from offline_arl.environments.protocol import (
+    Environment,
+    EpisodeStart,
+    HasCosts,
+    StepResult,
+    StopReason,
+    Task,
+    close,
+)
 from offline_arl.environments.undoing import undoing_of
 from offline_arl.errors import UsageError
 from offline_arl.trajectories.schema import Message, MessageError, Outcome, Producer, TextPart, ToolCall
@@ -51,7 +59,7 @@ class SafetyPolicy:
         writes: Tools that change something. None: every tool may.
         max_calls: Of tools, in an episode.
         max_cost: Sum of `costs` of the calls, in an episode.
-        costs: Of one call, by tool; 0 where it is not named.
+        costs: Of one call, by tool; where it is not named, what the environment says (`protocol.HasCosts`), else 0.
         max_seconds: From reset to the end, measured between steps.
         forbidden: What must not be done.
         forbidden_reward: Of a forbidden action, instead of what the step earned.
@@ -135,7 +143,9 @@ class Guarded:
         self.not_undone = []
         self._before = self._mark()
         self._started = time.monotonic()
-        self._calls, self._cost = 0, 0.0
+        self._calls, self._cost, self._refused = 0, 0.0, 0
+        known = self._environment.tool_costs() if isinstance(self._environment, HasCosts) else {}
+        self._costs = {**known, **self._policy.costs}
         self._ended = False
         self._write("start", task=task.task_id, task_type=task.task_type, allowed=sorted(self._allowed))
         return dataclasses.replace(start, tools=shown)
@@ -153,7 +163,7 @@ class Guarded:
             return self._refuse(message, refusal, cost_of_asking)
         for call in message.tool_calls:
             self._calls += 1
-            self._cost += self._policy.costs.get(call.name, 0.0)
+            self._cost += self._costs.get(call.name, 0.0)
             self._write("call", tool=call.name, arguments=call.arguments_raw, id=call.id)
         writes = any(self._is_write(call) for call in message.tool_calls)
         before = self._mark() if writes else None
@@ -173,7 +183,10 @@ class Guarded:
         return result
 
     def outcome(self) -> Outcome:
-        """The judge's verdict; that of a finished episode was made before anything was taken back."""
+        """The judge's verdict; that of a finished episode was made before anything was taken back.
+
+        Its components then have `forbidden_action` (0 or 1), `refused` (messages) and `not_undone` (calls).
+        """
         return self._outcome if self._ended else self._environment.outcome()
 
     def _refusal(self, calls: Sequence[ToolCall]) -> tuple[_Refusal | None, float]:
@@ -190,7 +203,7 @@ class Guarded:
             return _Refusal("limit", f"more than {policy.max_seconds:g} s", StopReason.TIME_LIMIT), 0.0
         if policy.max_calls is not None and self._calls + len(calls) > policy.max_calls:
             return _Refusal("limit", f"more than {policy.max_calls} calls", StopReason.CALL_LIMIT), 0.0
-        cost = self._cost + sum(policy.costs.get(call.name, 0.0) for call in calls)
+        cost = self._cost + sum(self._costs.get(call.name, 0.0) for call in calls)
         if policy.max_cost is not None and cost > policy.max_cost:
             return _Refusal("limit", f"a cost of more than {policy.max_cost:g}", StopReason.COST_LIMIT), 0.0
         return self._approved(calls)
@@ -207,6 +220,7 @@ class Guarded:
         return None, cost
 
     def _refuse(self, message: Message, refusal: _Refusal, cost_of_asking: float) -> StepResult:
+        self._refused += 1
         self._write("refused", reason=refusal.text, calls=[[c.name, c.arguments_raw] for c in message.tool_calls])
         error = MessageError(refusal.kind, refusal.text)
         text = msgspec.json.encode({"error": refusal.text}).decode()
@@ -268,16 +282,15 @@ class Guarded:
     def _end(self, stop_reason: str, *, failed: bool = False) -> None:
         outcome = self._environment.outcome()
         if failed:
-            components = {**outcome.components, "forbidden_action": 1.0}
-            outcome = msgspec.structs.replace(outcome, success=False, score=0.0, components=components)
+            outcome = msgspec.structs.replace(outcome, status="scored", success=False, score=0.0)
         self._outcome = outcome
         self._ended = True
         self._write("end", stop_reason=stop_reason, success=outcome.success, score=outcome.score)
         if self._policy.rollback == "episode" and not outcome.success:
             self._undo(self._before, "episode_failed")
-        if self.not_undone:
-            components = {**outcome.components, "not_undone": float(len(self.not_undone))}
-            self._outcome = msgspec.structs.replace(outcome, components=components)
+        counts = {"forbidden_action": failed, "refused": self._refused, "not_undone": len(self.not_undone)}
+        components = {**outcome.components, **{name: float(value) for name, value in counts.items()}}
+        self._outcome = msgspec.structs.replace(outcome, components=components)
 
     def close(self) -> None:
         """End an episode that is not over, and let the environment let go of what it holds."""

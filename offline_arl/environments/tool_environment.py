@@ -194,6 +194,10 @@ class ToolEnvironment:
         """See `environments.protocol.Compensating`."""
         return {tool.name: tool.undo is not None for tool in self._tools.tools if tool.writes}
 
+    def tool_costs(self) -> dict[str, float]:
+        """See `environments.protocol.HasCosts`."""
+        return {tool.name: tool.cost for tool in self._tools.tools}
+
     def written(self) -> int:
         """See `environments.protocol.Compensating`."""
         return self._tools.written()

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from offline_arl.datasets.return_conditioning import ReturnConditioning
-from offline_arl.environments.protocol import Environment, EpisodeStart, StepResult, Task, close, task_metadata
+from offline_arl.environments.protocol import Environment, EpisodeStart, StepResult, Task, abandon, close, task_metadata
 from offline_arl.errors import DataError, TemplateError
 from offline_arl.rollouts.conditioning import EpisodeTarget
 from offline_arl.rollouts.episode import Episode
@@ -195,6 +195,7 @@ class Rollout:
 
     def _end(self, terminated: bool, truncated: bool, stop_reason: str | None) -> None:
         try:
+            abandon(self._environment, str(stop_reason))  # an episode that it ended itself is not
             self._outcome = self._environment.outcome()
         except Exception as error:
             self._fail(error)

@@ -1,7 +1,7 @@
 """Pipeline files: what a YAML file may say, how `--set` changes it, and one-line errors that name the key.
 
 A pipeline is a name, a seed and an ordered mapping of stages. What the stages have in common (`source`, `model`,
-`environment`) may stand once at the top; a stage that does not set it takes it from there.
+`environment`, `safety`) may stand once at the top; a stage that does not set it takes it from there.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from offline_arl.environments.safety_config import SafetyConfig
 from offline_arl.errors import UsageError
 from offline_arl.workflows.stages import STAGE_TYPES, AnyStage, Ingest, Stage, stage_type
 
-_INHERITED = ("model", "environment")
+_INHERITED = ("model", "environment", "safety")
 _STAGE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -33,6 +34,7 @@ class Pipeline(BaseModel):
     source: tuple[str, ...] | str | None = None  # log files or folders; relative to the working directory
     model: str = "tiny"
     environment: str = "support_desk"
+    safety: SafetyConfig | None = None
     stages: dict[str, AnyStage] = Field(min_length=1)
 
     @model_validator(mode="before")

@@ -12,6 +12,7 @@ import polars as pl
 
 from offline_arl import environments
 from offline_arl.datasets.return_conditioning import ReturnConditioning, load_conditioning
+from offline_arl.environments.audit import AuditTrail
 from offline_arl.environments.protocol import EnvironmentFamily, Task
 from offline_arl.errors import UsageError
 from offline_arl.evaluation.intervals import Estimate
@@ -28,6 +29,7 @@ from offline_arl.rollouts.sampler import Sampler
 from offline_arl.rollouts.server_sampler import ServerSampler
 from offline_arl.rollouts.weights import model_weights
 from offline_arl.trajectories.store import Store, open_store
+from offline_arl.workflows.bounds import bounded, trail_notes
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import Evaluate
 from offline_arl.workflows.target_returns import Target, calibration_curve, targets_for
@@ -49,7 +51,13 @@ def evaluate(config: Evaluate, context: StageContext) -> StageOutputs:
         UsageError: A policy cannot be loaded.
         DataError: The harness failed in every episode of a policy.
     """
-    family = environments.load(config.environment)
+    with bounded(environments.load(config.environment), config.safety, context.folder) as (family, trail):
+        return _evaluate(config, context, family, trail)
+
+
+def _evaluate(
+    config: Evaluate, context: StageContext, family: EnvironmentFamily, trail: AuditTrail | None
+) -> StageOutputs:
     tasks = family.tasks(config.split, config.tasks, seed=context.integer_seed("tasks"))
     modes = {suffix: t for suffix, t in _MODES.items() if (config.greedy if t == 0 else config.sampled)}
     metrics: dict[str, Estimate] = {}
@@ -82,7 +90,11 @@ def evaluate(config: Evaluate, context: StageContext) -> StageOutputs:
     _write(played, asked, context.folder)
     return StageOutputs(
         metrics=metrics,
-        notes=(f"{len(tasks)} {config.split} tasks of {config.environment}, rollouts by {backend}", *notes),
+        notes=(
+            f"{len(tasks)} {config.split} tasks of {config.environment}, rollouts by {backend}",
+            *notes,
+            *trail_notes(trail),
+        ),
         backend=backend,
     )
 

@@ -14,10 +14,12 @@ from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.reranked_policy import require_plain_policy
 from offline_arl.online.config import GrpoConfig
 from offline_arl.online.grpo import GrpoResult, train_grpo
+from offline_arl.online.processes import Processes
 from offline_arl.online.run import EpisodesCallback
 from offline_arl.rollouts.episode import Episode
 from offline_arl.trajectories.store import Store
 from offline_arl.warmstart import WarmStart
+from offline_arl.workflows.bounds import bounded, keep_trails, trail_notes
 from offline_arl.workflows.context import StageContext, StageOutputs, count
 from offline_arl.workflows.stages import Online, part_of
 
@@ -47,10 +49,12 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
     warm_start = WarmStart.from_policy(policy, value_heads_path=values, stage=config.policy)
     warm_start.save(context.folder)
     successes = _successes(config, context)
-    with _kept_episodes(context) as keep:
+    process = 0 if context.first else Processes().index
+    bounds = bounded(family, config.safety, context.checkpoints, process=process)
+    with _kept_episodes(context) as keep, bounds as (bounded_family, trail):
         result = train_grpo(
             warm_start.policy_path,
-            family,
+            bounded_family,
             tasks,
             part_of(config, GrpoConfig),
             context.folder,
@@ -64,12 +68,16 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
             progress=lambda done, total: context.progress("steps", done, total),
             on_episodes=keep,
         )
+    if config.safety is not None:
+        Processes().wait()  # until each has closed its trail
     if context.first:
         shutil.move(context.checkpoints / STORE, context.folder / STORE)
+        if config.safety is not None and config.safety.audit is not None:
+            keep_trails(config.safety.audit, context.checkpoints, context.folder)
     return StageOutputs(
         artifacts={"policy": "policy", "store": STORE},
         metrics=_metrics(result, context.name),
-        notes=_notes(result),
+        notes=(*_notes(result), *trail_notes(trail)),
         backend=result.backend,
     )
 

@@ -12,6 +12,7 @@ from offline_arl.rollouts.collect import collect
 from offline_arl.rollouts.episode import Episode
 from offline_arl.rollouts.rejection_sampling import kept_successes
 from offline_arl.trajectories.store import Store
+from offline_arl.workflows.bounds import bounded, trail_notes
 from offline_arl.workflows.context import StageContext, StageOutputs, count
 from offline_arl.workflows.stages import Sample
 
@@ -35,18 +36,19 @@ def sample(config: Sample, context: StageContext) -> StageOutputs:
         dtype=config.dtype,
     )
     try:
-        episodes = collect(
-            family,
-            tasks,
-            sampler,
-            renderer,
-            temperature=config.temperature,
-            max_tokens_per_step=config.max_tokens_per_step,
-            seed=context.integer_seed("episodes"),
-            group_size=config.attempts,
-            policy=config.policy,
-            progress=lambda done, total: context.progress("attempts", done, total),
-        )
+        with bounded(family, config.safety, context.folder) as (bounded_family, trail):
+            episodes = collect(
+                bounded_family,
+                tasks,
+                sampler,
+                renderer,
+                temperature=config.temperature,
+                max_tokens_per_step=config.max_tokens_per_step,
+                seed=context.integer_seed("episodes"),
+                group_size=config.attempts,
+                policy=config.policy,
+                progress=lambda done, total: context.progress("attempts", done, total),
+            )
         backend = sampler.backend
     finally:
         sampler.close()
@@ -66,6 +68,7 @@ def sample(config: Sample, context: StageContext) -> StageOutputs:
         notes=(
             f"{len(episodes)} attempts at {len(tasks)} tasks by {backend}: {successes} successes at {solved} tasks; "
             f"{len(kept)} attempts are kept",
+            *trail_notes(trail),
         ),
         backend=backend,
     )

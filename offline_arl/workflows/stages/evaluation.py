@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from offline_arl.environments.safety_config import SafetyConfig
 from offline_arl.trainers.config import BehaviorValuesConfig, IQLConfig
 from offline_arl.workflows.stages.base import Dtype, Ref, Stage
 
@@ -26,7 +27,7 @@ class Evaluate(Stage):
 
     `schedule`: "continuous" where tools are slow (`rollouts.collect`). `servers`: URLs of vLLM servers that run a
     policy of the same architecture under the name `served_model` (`rollouts.server_sampler`); each policy's weights are
-    loaded into them.
+    loaded into them. `safety`: bounds of what policies may do (`environments.safety_config`).
     """
 
     kind: Literal["evaluate"]
@@ -45,6 +46,7 @@ class Evaluate(Stage):
     servers: tuple[str, ...] = ()
     served_model: str = "policy"
     target_returns: tuple[TargetReturn, ...] | TargetReturn = "best"
+    safety: SafetyConfig | None = None
 
     @property
     def targets(self) -> tuple[TargetReturn, ...]:

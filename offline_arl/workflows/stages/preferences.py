@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from offline_arl.environments.safety_config import SafetyConfig
 from offline_arl.trainers.preference_config import DPOConfig, IPOConfig, KTOConfig, SimPOConfig
 from offline_arl.workflows.stages.base import Artifact, Dtype, Ref, Stage
 
@@ -79,5 +80,6 @@ class Sample(Stage):
     max_tokens_per_step: int = Field(64, ge=1)
     max_total_tokens: int = Field(1024, ge=16)  # of an episode
     dtype: Dtype = "float32"
+    safety: SafetyConfig | None = None  # bounds of what the policy may do
 
     produces: ClassVar[tuple[Artifact, ...]] = ("store",)

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from offline_arl.environments.safety_config import SafetyConfig
 from offline_arl.models.config import FeatureConfig
 from offline_arl.online.config import GrpoConfig
 from offline_arl.trainers.config import (
@@ -151,7 +152,8 @@ class Online(GrpoConfig, Stage):
     how tasks are drawn. `feature_policy` is the policy whose hidden states the values read; by default the one that
     the stage of the values names.
 
-    The episodes of training are written to a store of their own.
+    The episodes of training are written to a store of their own. `safety` bounds what the policy may do
+    (`environments.safety_config`).
     """
 
     kind: Literal["online"]
@@ -163,6 +165,7 @@ class Online(GrpoConfig, Stage):
     replay: Annotated[str | None, Ref("dataset")] = None
     tasks: int = Field(2000, ge=1)  # training tasks to draw from
     validation_tasks: int = Field(100, ge=1)  # for the gate, and to choose the policy that is kept
+    safety: SafetyConfig | None = None
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy", "store")
     shared: ClassVar[bool] = True

@@ -136,7 +136,7 @@ def test_what_cannot_be_taken_back_is_on_the_trail_and_reported_and_the_rest_is(
         guarded.step(text_message("assistant", "bad"))
     assert (shelf.items, shelf.stuck) == ([], [2])
     assert guarded.not_undone == ["put"]
-    assert guarded.outcome().components == {"not_undone": 1.0}
+    assert guarded.outcome().components == {"forbidden_action": 0.0, "refused": 0.0, "not_undone": 1.0}
     (failure,) = [e.details for e in entries(tmp_path / "audit") if e.kind == "compensation_failed"]
     assert (failure["tool"], failure["id"], failure["error"]) == ("put", "c2", "PermissionError: locked")
     assert entries(tmp_path / "audit")[-1].details["not_undone"] == ["put"]

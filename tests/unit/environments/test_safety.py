@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,12 +12,23 @@ import pytest
 
 from offline_arl.environments.approvals import ApprovalRequest, Callback, Standing, WithTimeout
 from offline_arl.environments.audit import AuditEntry, AuditTrail, verify
-from offline_arl.environments.protocol import Environment, Reversible, StepResult, StopReason, Task
+from offline_arl.environments.protocol import (
+    Environment,
+    HasExamples,
+    KnowsTargetReturns,
+    Reversible,
+    StepResult,
+    StopReason,
+    Task,
+)
 from offline_arl.environments.safety import Forbidden, Guarded, SafetyPolicy
+from offline_arl.environments.safety_config import GuardedFamily, SafetyConfig
 from offline_arl.environments.support_desk import family
 from offline_arl.environments.support_desk.environment import SupportDesk
+from offline_arl.environments.tool_environment import FunctionJudge, ScriptedUser, ToolEnvironment
+from offline_arl.environments.tools import Tool
 from offline_arl.errors import UsageError
-from offline_arl.trajectories.schema import Message, MessageError, TextPart, tool_call
+from offline_arl.trajectories.schema import Message, MessageError, Outcome, TextPart, tool_call
 
 WRITES = frozenset({"update_address", "refund_order", "open_ticket"})
 
@@ -221,6 +233,67 @@ def test_nobody_who_answers_is_a_no_and_so_is_an_approver_that_fails() -> None:
     assert (answer.granted, answer.by) == (False, "timeout")
     assert WithTimeout(Standing(granted=True), seconds=5).ask(request).granted
     assert not Callback(lambda request: bool(1 / 0)).ask(request).granted
+
+
+@pytest.mark.parametrize(
+    ("rule", "raw", "found"),
+    [
+        ({"pattern": "<script"}, '{"text": "\\u003cscript>"}', True),  # as JSON means it
+        ({"pattern": "<script"}, '{"text": "<script', True),  # no JSON at all
+        ({"pattern": "<script"}, '{"text": "script"}', False),
+        ({"arguments": {"order_id": "Z99"}}, '{"order_id": "\\u005a99", "more": 1}', True),
+        ({"arguments": {"order_id": "Z99"}}, '{"order_id": "A10"}', False),
+        ({"arguments": {"order_id": "Z99"}}, "Z99", False),  # such a call runs nowhere
+        ({"tools": ["refund_order"]}, "{}", True),
+        ({"tools": ["other"]}, "{}", False),
+        ({"tools": ["refund_order"], "pattern": "Z"}, '{"order_id": "A10"}', False),
+    ],
+)
+def test_forbidden_calls_by_configuration(rule: dict[str, Any], raw: str, found: bool) -> None:
+    config = SafetyConfig.model_validate({"forbidden": [{"name": "rule", **rule}], "writes": list(WRITES)})
+    assert config.forbidden[0].matches(tool_call("refund_order", raw)) is found
+    family_within = GuardedFamily(family, config)
+    environment = family_within.make()
+    environment.reset(desk_task()[0])
+    assert (environment.step(says(("refund_order", raw))).stop_reason == StopReason.FORBIDDEN_ACTION) is found
+    assert isinstance(family_within, HasExamples)
+    assert not isinstance(family_within, KnowsTargetReturns)
+
+
+@pytest.mark.parametrize(("approval", "granted"), [("deny", False), ("grant", True)])
+def test_standing_answers_by_configuration(approval: str, granted: bool) -> None:
+    config = SafetyConfig.model_validate({"needs_approval": ["refund_order"], "approval": approval})
+    task, order = desk_task()
+    environment = GuardedFamily(family, config).make()
+    environment.reset(task)
+    reply = environment.step(says(("refund_order", f'{{"order_id": "{order}"}}'))).messages[0]
+    assert (reply.error is None) is granted
+
+
+def test_what_tools_cost_is_what_the_environment_says_unless_the_policy_does() -> None:
+    tool = Tool("ask", "", {"type": "object"}, lambda _: "yes", cost=2.0)
+    world = type("World", (), {"tools": [tool], "close": lambda self: None})()
+    ask = Message("assistant", None, tool_calls=[tool_call("ask", "{}")])
+    judge = FunctionJudge(lambda task, messages, world: Outcome("scored", True, 1.0))
+    for costs, calls in (({}, 2), ({"ask": 0.5}, 9)):
+        environment = ToolEnvironment(lambda task: world, user=ScriptedUser, judge=judge)
+        guarded = Guarded(environment, SafetyPolicy(max_cost=4.5, costs=costs))
+        guarded.reset(Task("t", "x", {"prompt": "?"}))
+        count = 0
+        while guarded.step(ask).stop_reason != StopReason.COST_LIMIT:
+            count += 1
+        assert count == calls
+
+
+def test_whatever_an_agent_writes_can_be_put_on_the_trail(tmp_path: Path) -> None:
+    task, _ = desk_task()
+    with AuditTrail(tmp_path / "audit") as audit:
+        guarded = Guarded(SupportDesk(), SafetyPolicy(writes=WRITES), audit=audit)
+        guarded.reset(task)
+        guarded.step(says(("get_order", '{"order_id": "\ud800"}'), ("\udfff", "\ud800"), text="\ud83d"))
+        guarded.step(says(("get_order", '{"order_id": "\ud800"}')))
+    assert verify(tmp_path / "audit").entries == 4
+    assert entries(tmp_path / "audit")[1].details["calls"][1] == ["\\udfff", "\\ud800"]
 
 
 def test_bounds_that_could_not_be_kept_are_refused() -> None:
