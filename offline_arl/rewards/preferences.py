@@ -45,7 +45,9 @@ class NegativesConfig(BaseModel):
 
     `kinds`: see `NegativeKind`. `per_step`: at most so many of one step, of kinds that are rare so far. `source`: which
     attempts are good enough to learn from: the successful ones, or all that did not crash. `grades`: how bad each kind
-    is, at most 1: the margin and the weight of its pairs. `seed`: of the choices.
+    is, at most 1: the margin and the weight of its pairs. `environment`: one that judges too, by playing attempts with
+    the wrong step in them; it is asked about those that know their task, as what was sampled or played in an
+    environment does. `seed`: of the choices.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -57,6 +59,7 @@ class NegativesConfig(BaseModel):
         "wrong_type": 1.0, "missing_argument": 1.0, "unknown_tool": 1.0, "value_from_another_turn": 0.75,
         "missing_call": 1.0, "wrong_order": 0.75, "needless_call": 0.5,
     }  # fmt: skip
+    environment: str | None = None
     seed: int = Field(0, ge=0)
 
 

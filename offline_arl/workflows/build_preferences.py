@@ -9,16 +9,18 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
+from offline_arl import environments
 from offline_arl.datasets.manifest import DatasetManifest, write_manifest
-from offline_arl.datasets.negatives import NegativeMaker
+from offline_arl.datasets.negatives import EnvironmentJudge, Judge, NegativeMaker, log_judge
 from offline_arl.datasets.pairs.build import build_pairs, build_unpaired
 from offline_arl.datasets.pairs.labels import ClassWeights
 from offline_arl.datasets.pairs.outcomes import QValues
 from offline_arl.datasets.pairs.rendering import Splits
+from offline_arl.environments.protocol import task_of
 from offline_arl.errors import DataError, UsageError
 from offline_arl.models.policy import load_tokenizer
 from offline_arl.rendering import Renderer
-from offline_arl.rewards.preferences import PairsConfig, UnpairedConfig
+from offline_arl.rewards.preferences import NegativesConfig, PairsConfig, UnpairedConfig
 from offline_arl.trajectories.lineage import remember_derived
 from offline_arl.trajectories.select import in_split
 from offline_arl.trajectories.store import Store, open_store
@@ -46,7 +48,7 @@ def build_pairs_dataset(config: PairsDataset, context: StageContext) -> StageOut
         store, pl.col("comparison_id").is_not_null() | pl.col("correction").is_not_null()
     )
     trajectories = read_trajectories(context, store, where)
-    negatives = NegativeMaker(mining.negatives) if "negative" in mining.pair_kinds else None
+    negatives = _negatives(mining.negatives) if "negative" in mining.pair_kinds else None
     with _told_limit(config.max_tokens):
         manifest = build_pairs(
             store_families(store, trajectories, judgements, mining, where),
@@ -116,6 +118,14 @@ def pair_notes(manifest: DatasetManifest) -> list[str]:
     if kinds.get("step") == 0:
         notes.append(_why_no_steps(counts["shared_states"], counts["compared_groups"]))
     return [*notes, *_left_out(manifest)]
+
+
+def _negatives(config: NegativesConfig) -> NegativeMaker:
+    """What makes negatives, with the judges that the configuration asks for."""
+    judges: list[Judge] = [log_judge]
+    if config.environment is not None:
+        judges.append(EnvironmentJudge(environments.load(config.environment), task_of))
+    return NegativeMaker(config, judges)
 
 
 def negative_notes(negatives: NegativeMaker) -> list[str]:

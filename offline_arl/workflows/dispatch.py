@@ -98,6 +98,8 @@ def check_ready(stage: Stage, *, where: str) -> None:
             raise UsageError(f"{where}.{field}: a path is empty; give a log file or folder")
         if not Path(path).expanduser().exists():
             raise DataError(f"{where}.{field}: {path} does not exist; give a log file or folder")
+    if isinstance(stage, PairsDataset) and stage.negatives.environment is not None:
+        environments.load(stage.negatives.environment)
     environment = getattr(stage, "environment", None)
     if environment is not None:
         family = environments.load(environment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from pair_examples import attempt, look, result, say
 
 pytest.importorskip("torch", reason="needs the extra train")
 
+from offline_arl import environments
 from offline_arl.cli.entry import run
 from offline_arl.datasets.pairs import PairDataset, UnpairedDataset
+from offline_arl.environments.demonstrations import demonstration
+from offline_arl.environments.protocol import HasExamples
 from offline_arl.errors import DataError, UsageError
 from offline_arl.models.feature_cache import load_features
 from offline_arl.models.value_heads import load_heads
@@ -205,3 +209,21 @@ def test_commands_audit_mend_export_and_delete(store: Store, tmp_path: Path, com
     for folder in (tmp_path / "pairs/dataset", tmp_path / "fixed"):
         assert "a1" not in PairDataset.load(folder).column("chosen_trajectory_id")
         assert len(PairDataset.load(folder)) == 4
+
+
+def test_an_environment_judges_negatives_of_attempts_that_know_their_task(tmp_path: Path) -> None:
+    family = environments.load("support_desk")
+    assert isinstance(family, HasExamples)
+    store = Store.create(tmp_path / "store")
+    with store.writer() as writer:
+        for task in family.tasks("train", 12, seed=0):
+            writer.add(demonstration(family, task, family.examples(task).success, agent="example"))
+    scorers = {}
+    for name, judge in (("log", []), ("both", ["negatives.environment=support_desk"])):
+        settings = ["pair_kinds=[negative]", "negatives.per_step=7", *judge]
+        build_from_store(store.path, tmp_path / name, form="pairs", overrides=settings)
+        scorers[name] = Counter(PairDataset.load(tmp_path / name / "dataset").column("scorer"))
+    assert scorers["log"].keys() == {"schema", "log"}
+    assert scorers["both"]["environment support_desk"] > 5
+    with pytest.raises(UsageError, match="unknown environment 'nowhere'"):
+        build_from_store(store.path, tmp_path / "no", form="pairs", overrides=["negatives.environment=nowhere"])
