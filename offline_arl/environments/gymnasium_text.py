@@ -7,7 +7,7 @@ An action is a word, an observation a sentence. The toy problems have words of t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,12 +23,14 @@ from offline_arl.environments.probes.dynamic_programming import (
     uniform_policy,
 )
 from offline_arl.environments.probes.environment import Move, Probe
-from offline_arl.environments.probes.family import Behavior, ProbeFamily, Start
+from offline_arl.environments.probes.family import Behavior, ExamplePolicies, Policy, ProbeFamily, Start
+from offline_arl.environments.protocol import Task
 from offline_arl.environments.splits import SPLITS
 from offline_arl.errors import UsageError
 
 _STEPS = 200  # where the environment has no limit of its own
 _STARTS = 1_000  # seeds of a split
+_ATTEMPTS = 100  # at an example of success, where an environment plays dice
 
 
 class Words(NamedTuple):
@@ -37,6 +39,7 @@ class Words(NamedTuple):
     instructions: str
     actions: tuple[str, ...]
     describe: Callable[[Any, Any], str]  # (the environment, an observation) -> what the agent reads
+    end_is_success: bool = False  # nothing else than the goal ends an episode, and its reward may be negative
 
 
 def _frozen_lake(env: Any, state: Any) -> str:
@@ -70,6 +73,7 @@ _KNOWN: dict[str, Words] = {
         "falls loses 100 points and starts again. Each step costs 1. Answer with one word: up, right, down or left.",
         ("up", "right", "down", "left"),
         _cliff,
+        end_is_success=True,
     ),
     "Taxi": Words(
         "Drive the taxi to the passenger, pick them up, drive them to where they want, and drop them off. Each step "
@@ -108,6 +112,7 @@ class GymnasiumText(Probe):
     def _begin(self, payload: dict[str, Any]) -> str:
         observation, _ = self._env.reset(seed=int(payload["seed"]))
         self._last_reward = 0.0
+        self._at_end = False
         self._state = self._words.describe(self._env, observation)
         return self._state
 
@@ -117,11 +122,14 @@ class GymnasiumText(Probe):
         observation, reward, terminated, truncated, _ = self._env.step(self._words.actions.index(action))
         self._last_reward = float(reward)
         self._state = self._words.describe(self._env, observation)
+        self._at_end = bool(terminated)
         return Move(self._state, self._last_reward, "goal" if terminated or truncated else None)
 
     def _judge(self) -> tuple[bool, float, dict[str, float]]:
-        success = self._last_reward > 0 if self._threshold is None else self._return >= self._threshold
-        return success, self._return, {}
+        if self._threshold is not None:
+            return self._return >= self._threshold, self._return, {}
+        arrived = self._at_end and self._words.end_is_success
+        return arrived or self._last_reward > 0, self._return, {}
 
 
 class GymnasiumFamily(ProbeFamily):
@@ -181,6 +189,21 @@ class GymnasiumFamily(ProbeFamily):
             return options[int(generator.integers(len(options)))]
 
         return Behavior("random" if best is None else "random_0.5_optimal", act)
+
+    def example_policies(self, task: Task) -> ExamplePolicies:
+        """The best policy where it is known and the dice of the task's seed let it succeed; and one that does nothing.
+
+        Where the environment plays dice, the best policy is tried with some moves at random in between.
+        """
+        nothing = ExamplePolicies(None, lambda states, _: "wait")
+        best = self._best
+        if best is None:
+            return nothing
+        for attempt in range(_ATTEMPTS):
+            policy = _wandering(best, self._words.actions, seed=attempt)
+            if self._played(task, policy, True) is not None:
+                return ExamplePolicies(_wandering(best, self._words.actions, seed=attempt), nothing.failure)
+        return nothing
 
     @cached_property
     def mdp(self) -> TabularMDP | None:
@@ -247,6 +270,17 @@ class GymnasiumFamily(ProbeFamily):
                 return self._gymnasium.make(self._id, **self._settings)
             except self._gymnasium.error.Error as error:
                 raise UsageError(f"{self._id}: {' '.join(str(error).split())}") from error
+
+
+def _wandering(best: Mapping[str, Sequence[str]], actions: Sequence[str], *, seed: int) -> Policy:
+    """The best policy, which for seeds other than 0 takes a tenth of its moves at random."""
+    generator = np.random.default_rng(seed)
+
+    def act(seen: Sequence[str], _: np.random.Generator) -> str:
+        options = actions if seed and generator.random() < 0.1 else best[seen[-1]]
+        return options[int(generator.integers(len(options)))]
+
+    return act
 
 
 def _words(gym_id: str, actions: int) -> Words:

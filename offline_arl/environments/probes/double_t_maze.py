@@ -25,8 +25,9 @@ from offline_arl.environments.probes.dynamic_programming import (
     uniform_policy,
 )
 from offline_arl.environments.probes.environment import Move, Probe
-from offline_arl.environments.probes.family import Behavior, ProbeFamily, Start, tabular
+from offline_arl.environments.probes.family import Behavior, ExamplePolicies, ProbeFamily, Start, tabular
 from offline_arl.environments.probes.grid import ACTIONS, Grid
+from offline_arl.environments.protocol import Task
 
 MAZE = Grid("""
 #############
@@ -97,6 +98,10 @@ class DoubleTMazeFamily(ProbeFamily):
     def behavior(self, start: Start, generator: np.random.Generator) -> Behavior:
         """The same agent in every episode."""
         return self._behavior
+
+    def example_policies(self, task: Task) -> ExamplePolicies:
+        """The best way to the goal, and walking up against walls, where the goal is not."""
+        return ExamplePolicies(tabular(STARTS, ACTIONS, _best_policy()), lambda states, _: "up")
 
 
 @cache

@@ -12,11 +12,11 @@ import numpy as np
 
 from offline_arl.environments.probes.dynamic_programming import FloatArray
 from offline_arl.environments.probes.environment import Probe
-from offline_arl.environments.protocol import Task
+from offline_arl.environments.protocol import Examples, Task
 from offline_arl.environments.splits import require_split
 from offline_arl.errors import UsageError
 from offline_arl.trajectories.files import write_atomically
-from offline_arl.trajectories.schema import text_message
+from offline_arl.trajectories.schema import Message, text_message
 
 Policy = Callable[[Sequence[str], np.random.Generator], str]  # the states seen so far -> the next action
 
@@ -36,8 +36,16 @@ class Behavior(NamedTuple):
     policy: Policy
 
 
+class ExamplePolicies(NamedTuple):
+    """Scripted agents that succeed and fail at a task; None where none is known."""
+
+    success: Policy | None
+    failure: Policy | None
+
+
 class ProbeFamily(ABC):
-    """A probe with its tasks; satisfies `environments.protocol.EnvironmentFamily` and can write logs.
+    """A probe with its tasks; satisfies `environments.protocol.EnvironmentFamily` and `HasExamples`, and can write
+    logs.
 
     A task is a start state. Where a probe has few of them, every split has them all: the question is whether a policy
     that learned from logs acts best in the same problem. Task ids name the split, so tasks of two splits never
@@ -57,6 +65,27 @@ class ProbeFamily(ABC):
     @abstractmethod
     def behavior(self, start: Start, generator: np.random.Generator) -> Behavior:
         """The scripted agent that plays an episode of the logs."""
+
+    @abstractmethod
+    def example_policies(self, task: Task) -> ExamplePolicies:
+        """Agents that succeed and fail at a task."""
+
+    def examples(self, task: Task) -> Examples:
+        """What the example policies do in a task; None where they do not come to the end that they are meant to."""
+        policies = self.example_policies(task)
+        return Examples(self._played(task, policies.success, True), self._played(task, policies.failure, False))
+
+    def _played(self, task: Task, policy: Policy | None, success: bool) -> list[Message] | None:
+        """The actions of an episode, if it ends so."""
+        if policy is None:
+            return None
+        environment = self.make()
+        record = play(environment, task, Behavior("example", policy), np.random.default_rng(0))
+        if environment.outcome().success is not success:
+            return None
+        return [
+            text_message("assistant", said["content"]) for said in record["messages"] if said["role"] == "assistant"
+        ]
 
     def tasks(self, split: str, count: int, *, seed: int) -> list[Task]:
         """`count` tasks of "train", "validation" or "test"; a longer list extends a shorter one.

@@ -26,8 +26,9 @@ from offline_arl.environments.probes.dynamic_programming import (
     uniform_policy,
 )
 from offline_arl.environments.probes.environment import Move, Probe
-from offline_arl.environments.probes.family import Behavior, ProbeFamily, Start
+from offline_arl.environments.probes.family import Behavior, ExamplePolicies, ProbeFamily, Start
 from offline_arl.environments.probes.grid import ACTIONS, Grid
+from offline_arl.environments.protocol import Task
 from offline_arl.environments.splits import SPLITS, split_of_content
 
 ROOM = Grid("....\n....\n....\n....")
@@ -98,6 +99,21 @@ class KeyToDoorFamily(ProbeFamily):
     def behavior(self, start: Start, generator: np.random.Generator) -> Behavior:
         """Moves at random."""
         return Behavior("random", _move_at_random)
+
+    def example_policies(self, task: Task) -> ExamplePolicies:
+        """To the key and to the door; and to the door without the key, which lies in the first column."""
+        return ExamplePolicies(
+            lambda states, _: _toward(KEY if states[-1].startswith("key") else DOOR, states[-1]),
+            lambda states, _: "right" if states[-1].startswith(("key", "taken")) else _toward(DOOR, states[-1]),
+        )
+
+
+def _toward(place: str, state: str) -> str:
+    """A step on a shortest way through a room, which has no walls inside."""
+    column, row = state[-2], int(state[-1])
+    if column != place[0]:
+        return "left" if column > place[0] else "right"
+    return "up" if row > int(place[1]) else "down"
 
 
 def _move_at_random(states: Sequence[str], generator: np.random.Generator) -> str:

@@ -26,7 +26,8 @@ from offline_arl.environments.probes.dynamic_programming import (
     start_values,
 )
 from offline_arl.environments.probes.environment import Move, Probe
-from offline_arl.environments.probes.family import Behavior, ProbeFamily, Start, tabular
+from offline_arl.environments.probes.family import Behavior, ExamplePolicies, ProbeFamily, Start, tabular
+from offline_arl.environments.protocol import Task
 
 NODES = tuple("abcdefghijklmnopqrstu")
 GOAL = NODES[0]
@@ -132,6 +133,13 @@ class RandomWalksFamily(ProbeFamily):
     def behavior(self, start: Start, generator: np.random.Generator) -> Behavior:
         """Takes each edge with the same probability."""
         return Behavior("random_walker", _WALKER)
+
+    def example_policies(self, task: Task) -> ExamplePolicies:
+        """A shortest walk, and a step to where no edge leads: no node has one to itself."""
+        return ExamplePolicies(
+            lambda states, _: min(graph()[states[-1]], key=shortest_lengths().__getitem__),
+            lambda states, _: states[-1],
+        )
 
 
 @cache

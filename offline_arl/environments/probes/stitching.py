@@ -29,7 +29,7 @@ import numpy as np
 
 from offline_arl.environments.probes.dynamic_programming import FloatArray, TabularMDP, start_values
 from offline_arl.environments.probes.environment import Move, Probe
-from offline_arl.environments.probes.family import Behavior, ProbeFamily, Start
+from offline_arl.environments.probes.family import Behavior, ExamplePolicies, ProbeFamily, Start
 from offline_arl.environments.probes.grid import ACTIONS, OPPOSITE, Grid
 from offline_arl.environments.protocol import Task
 
@@ -116,6 +116,15 @@ class StitchingFamily(ProbeFamily):
         place = tuple(_ROUTES[start.task_type])[int(generator.integers(2))]
         actions = _with_hesitation(route(start.payload["start"], place), generator)
         return Behavior(f"to_{ENDS[place][0]}", lambda states, _: actions[len(states) - 1])
+
+    def example_policies(self, task: Task) -> ExamplePolicies:
+        """The shortest way to the goal, and that to the pit."""
+        cell = str(task.payload["start"])
+        to_goal, to_pit = route(cell, GOAL), route(cell, PIT)
+        return ExamplePolicies(
+            lambda states, _: to_goal[len(states) - 1],
+            lambda states, _: to_pit[len(states) - 1],
+        )
 
 
 def route(cell: str, place: str) -> list[str]:
