@@ -15,9 +15,10 @@ class Processes:
     """
 
     def __init__(self) -> None:
+        import torch
         from accelerate import PartialState
 
-        state = PartialState()
+        state = PartialState(cpu=not torch.accelerator.is_available())  # said aloud: else a CPU takes itself for alone
         self.index: int = state.process_index
         self.count: int = state.num_processes
 

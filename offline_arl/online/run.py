@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from offline_arl.datasets.return_conditioning import load_conditioning
 from offline_arl.environments.protocol import EnvironmentFamily, Task
@@ -189,7 +190,7 @@ class OnlineRun:
         self.schedule.update(success_by_type(groups.played, self.config.group_size))
         self._wanted = tasks_without_success(groups.episodes)
         returns = training_returns(groups.episodes, self.config.length)
-        turns = self._judge(groups.episodes)
+        turns = self._judge(groups)
         advantages = token_advantages(groups.episodes, returns, self.config, turn_advantages=turns)
         self._train_started = time.perf_counter()
         share = self.processes.share
@@ -259,17 +260,21 @@ class OnlineRun:
         values = self.parts.critic.first_values(self.parts.family, tasks, self.renderer)
         return dict(zip((task.task_id for task in tasks), values.tolist(), strict=True))
 
-    def _judge(self, episodes: Sequence[Episode]) -> list[np.ndarray[Any, np.dtype[np.float64]]] | None:
-        """Advantages of the turns; the critic learns from the episodes once it has judged them."""
+    def _judge(self, groups: StepGroups) -> list[NDArray[np.float64]] | None:
+        """Advantages of the turns; the critic learns from the episodes once it has judged them.
+
+        It judges also what was replaced: the groups that are left have successes and failures alike, and a critic that
+        saw these alone would take every task for one of intermediate difficulty.
+        """
         critic = self.parts.critic
         if critic is None:
             return None
         started = time.perf_counter()
-        turns = critic.judge(episodes)
+        turns = critic.judge(groups.played)
         self._explained = critic.explained_variance
         critic.learn()
         self._seconds["critic"] += time.perf_counter() - started
-        return turns
+        return turns[: len(groups.episodes)]
 
     def _cloning_term(self, model: Any) -> tuple[Any, float]:
         from offline_arl.trainers.run import pad_token_id

@@ -17,8 +17,16 @@ from offline_arl.environments.protocol import Task
 from offline_arl.errors import DataError, GateError, TemplateError, UsageError
 from offline_arl.models.policy import load_policy, policy_fingerprint, save_policy
 from offline_arl.models.tiny import CHAT_TEMPLATE
-from offline_arl.online.config import CurriculumConfig, GateConfig, GrpoConfig
+from offline_arl.online.config import (
+    CurriculumConfig,
+    GateConfig,
+    GrpoConfig,
+    LoraConfig,
+    MismatchConfig,
+    StopConfig,
+)
 from offline_arl.online.grpo import GrpoResult, train_grpo
+from offline_arl.online.records import mean
 from offline_arl.rendering import Renderer
 from offline_arl.rendering.return_conditioning import ConditioningConfig
 from offline_arl.rewards.components import RewardConfig
@@ -231,3 +239,105 @@ def test_a_policy_that_reads_returns_is_asked_for_the_best_and_still_reads_them_
     assert len(handed) == 16
     assert all("[return 1.00]" in tokenizer.decode(episode.token_ids) for episode in handed)
     assert load_conditioning(result.policy_path) == conditioning
+
+
+def test_adapters_train_and_are_merged_into_what_is_saved(lookup_policy: Path, tmp_path: Path) -> None:
+    """The reference is the policy without them: KL 0 at first. The sampler runs the merged weights."""
+    settings = config(steps=3, lora=LoraConfig(rank=2), mismatch=MismatchConfig(check_first=3))
+    result = run(lookup_policy, tmp_path, settings)
+    assert result.history[0].kl == 0.0
+    assert result.history[2].kl is not None
+    assert result.history[2].kl > 0.0
+    assert max(report.max_abs_difference for report in result.sync_reports) < 1e-4
+    before, after = (load_policy(path)[0].state_dict() for path in (lookup_policy, result.policy_path))
+    assert before.keys() == after.keys()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved
+    assert all(name.endswith("proj.weight") for name in moved)
+
+
+def test_episodes_are_used_again_until_the_policy_has_moved_too_far(lookup_policy: Path, tmp_path: Path) -> None:
+    """With a limit of next to nothing, the second and third update of each step are left out: as if there were none."""
+    once = run(lookup_policy, tmp_path / "once", config(steps=2, schedule="constant_with_warmup"))
+    again = {"updates_per_step": 3, "schedule": "constant_with_warmup"}
+    held = run(lookup_policy, tmp_path / "held", config(steps=2, reuse_limit=1e-9, **again))
+    free = run(lookup_policy, tmp_path / "free", config(steps=2, reuse_limit=10.0, **again))
+    assert once.history[0].ratio_drift is None
+    assert held.history[0].ratio_drift is not None
+    assert free.history[0].ratio_drift is not None
+    assert free.history[0].ratio_drift > 0.0
+    models = [load_policy(result.policy_path)[0] for result in (once, held, free)]
+    distances = [
+        sum(float((a - b).abs().sum()) for a, b in zip(models[0].parameters(), model.parameters(), strict=True))
+        for model in models[1:]
+    ]
+    # The drift is known after the second update, so the third is left out.
+    assert distances[0] < distances[1]
+
+
+def test_a_sampler_that_fails_is_started_again(
+    lookup_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies in the middle of the second step; the run ends as if nothing had happened."""
+    from offline_arl.rollouts.transformers_sampler import TransformersSampler
+
+    straight = run(lookup_policy, tmp_path / "straight", config(steps=3))
+    generate, calls = TransformersSampler.generate, []
+
+    def failing(self: TransformersSampler, *arguments: Any, **fields: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 5:
+            raise RuntimeError("EngineCore died")
+        return generate(self, *arguments, **fields)
+
+    monkeypatch.setattr(TransformersSampler, "generate", failing)
+    failed = run(lookup_policy, tmp_path / "failed", config(steps=3))
+    assert len(calls) > 5
+    assert [record.loss for record in failed.history] == [record.loss for record in straight.history]
+
+
+def test_a_sampler_that_fails_for_good_leaves_the_state(
+    lookup_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from offline_arl.rollouts.transformers_sampler import TransformersSampler
+
+    settings = config(steps=4, save_every=1, restarts=1)
+    straight = run(lookup_policy, tmp_path / "straight", settings)
+    generate, calls = TransformersSampler.generate, []
+
+    def dead(self: TransformersSampler, *arguments: Any, **fields: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 6:
+            raise RuntimeError("EngineCore died")
+        return generate(self, *arguments, **fields)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransformersSampler, "generate", dead)
+        with pytest.raises(DataError, match=r"failed 2 times.*the same command goes on"):
+            run(lookup_policy, tmp_path / "failed", settings)
+    resumed = run(lookup_policy, tmp_path / "failed", settings)
+    assert [record.loss for record in resumed.history] == [record.loss for record in straight.history]
+
+
+def test_training_stops_where_validation_finds_nothing_better(lookup_policy: Path, tmp_path: Path) -> None:
+    settings = config(
+        steps=8, learning_rate=0.3, kl_coefficient=0.0, validation_every=1, stop=StopConfig(patience=2, dead_steps=None)
+    )
+    result = run(lookup_policy, tmp_path, settings, validation_tasks=VALIDATION)
+    assert result.stopped is not None
+    assert "no better policy in 2 validations" in result.stopped
+    assert len(result.history) < 8
+
+
+def test_groups_that_teach_nothing_are_replaced(lookup_policy: Path, tmp_path: Path) -> None:
+    """Tasks whose judge is away make idle groups; refilled, all groups of a step are of the others."""
+    broken = {item.task_id for item in TRAIN[::2]}
+    tasks = [task(item.payload["key"], "A", fail="step") if item.task_id in broken else item for item in TRAIN]
+    plain = run(lookup_policy, tmp_path / "plain", config(), tasks)
+    refilled = run(lookup_policy, tmp_path / "refilled", config(refill_rounds=4), tasks)
+    assert mean([record.idle_groups for record in plain.history]) > 0.3
+    assert [record.idle_groups for record in refilled.history] == [0.0, 0.0]
+    assert all(
+        record.n_episodes == 16 + 4 * record.refilled_groups and record.refilled_groups > 0
+        for record in refilled.history
+    )
