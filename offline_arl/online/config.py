@@ -80,7 +80,7 @@ class CloningConfig(_Frozen):
     coefficient: PositiveFloat = 0.05  # of nats a token
     rows: PositiveInt = 32  # segments an update
     until: float = Field(default=1.0, gt=0, le=1)  # share of the run over which the coefficient falls to 0, linearly
-    importance_cap: PositiveFloat = 1.0
+    importance_cap: float = Field(default=1.0, ge=1)
 
 
 class LoraConfig(_Frozen):
@@ -127,6 +127,7 @@ class MismatchConfig(_Frozen):
 class StopConfig(_Frozen):
     """When training ends before its steps are done; the state is saved, and a later run goes on from it."""
 
+    environment_steps: PositiveInt | None = None  # a budget; the step that exceeds it is the last
     patience: PositiveInt | None = None  # validations without a better policy; None: never
     dead_steps: PositiveInt | None = 10  # steps in a row in which no group taught anything or the loss is not finite
 

@@ -232,9 +232,13 @@ class OnlineRun:
         if dead is not None:
             self.stopped = f"{dead.kind}: {dead.evidence}; {dead.remedy}"
             logger.error("step %d: training stops, its state is saved: %s", step, self.stopped)
+        elif (budget := self.config.stop.environment_steps) is not None and self.environment_steps >= budget:
+            self.stopped = f"{self.environment_steps} environment steps are used, of {budget}"
         elif self.validator.out_of_patience:
             self.stopped = f"no better policy in {self.config.stop.patience} validations"
             logger.info("step %d: training stops: %s", step, self.stopped)
+        if self.stopped is not None and self.validator.tasks and self.validator.last_step < step:
+            self._validate(step)
         control.should_training_stop = control.should_training_stop or self.stopped is not None
         if step % self.config.save_every == 0 or self.stopped is not None:
             control.should_save = True

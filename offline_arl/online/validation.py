@@ -42,6 +42,7 @@ class Validator:
     ) -> None:
         self.tasks = list(tasks)
         self.best: Validation | None = None  # of the policy that is kept
+        self.last_step = -1  # that was validated
         self._rollouts = rollouts
         self._config = config
         self._processes = processes
@@ -91,6 +92,7 @@ class Validator:
     def take(self, validation: Validation) -> bool:
         """Note a validation, also one of before an interruption; whether its policy is the best so far."""
         self._done += 1
+        self.last_step = validation.step
         self._best_small = max(self._best_small, validation.small_score)
         if self._start is None:
             self._start = validation

@@ -13,6 +13,7 @@ from offline_arl.logs.adapter import adapter_named
 from offline_arl.optional import available
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import (
+    CompareOnline,
     Dataset,
     Evaluate,
     GenerateLogs,
@@ -67,8 +68,9 @@ _FUNCTIONS: dict[type[Stage], str] = {
     Online: "offline_arl.workflows.online:train_online",
     Evaluate: "offline_arl.workflows.evaluate:evaluate",
     PredictSuccess: "offline_arl.workflows.predict_success:predict_success",
+    CompareOnline: "offline_arl.workflows.compare_online:compare_online",
 }
-_WITHOUT_TORCH = (GenerateLogs, Ingest)
+_WITHOUT_TORCH = (GenerateLogs, Ingest, CompareOnline)
 _TRAINING_PACKAGES = ("torch", "transformers")
 
 

@@ -13,6 +13,7 @@ from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.reranked_policy import require_plain_policy
 from offline_arl.online.config import GrpoConfig
+from offline_arl.online.diagnosis.metrics import METRICS_NAME
 from offline_arl.online.grpo import GrpoResult, train_grpo
 from offline_arl.online.processes import Processes
 from offline_arl.online.run import EpisodesCallback
@@ -75,7 +76,7 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
         if config.safety is not None and config.safety.audit is not None:
             keep_trails(config.safety.audit, context.checkpoints, context.folder)
     return StageOutputs(
-        artifacts={"policy": "policy", "store": STORE},
+        artifacts={"policy": "policy", "store": STORE, "history": METRICS_NAME},
         metrics=_metrics(result, context.name),
         notes=(*_notes(result), *trail_notes(trail)),
         backend=result.backend,

@@ -34,6 +34,9 @@ def test_a_file_parses_and_its_header_tells_command_result_and_time(path: Path) 
 def test_what_evaluation_names_are_policies_of_the_published_vocabulary(path: Path) -> None:
     known = {"behavior", "bc", "filtered_bc", "iql", "cql", "dt", "dpo", "kto", "simpo", "grpo"} | {
         "dpo_trajectory",
+        "grpo_bc",
+        "grpo_cold",
+        "ilql",
         "rft",
     }
     for stage in load_pipeline(path).stages.values():

@@ -23,7 +23,7 @@ from offline_arl.workflows.stages.data import (
     UnpairedDataset,
 )
 from offline_arl.workflows.stages.decoding import Reranked, ValueFolded, ValueGuided
-from offline_arl.workflows.stages.evaluation import Evaluate, PredictSuccess
+from offline_arl.workflows.stages.evaluation import CompareOnline, Evaluate, PredictSuccess
 from offline_arl.workflows.stages.preferences import (
     Sample,
     TrainDPO,
@@ -50,6 +50,7 @@ __all__ = [
     "STAGE_TYPES",
     "AnyStage",
     "Artifact",
+    "CompareOnline",
     "Dataset",
     "Evaluate",
     "GenerateLogs",
@@ -100,7 +101,16 @@ Train = Annotated[
 ]
 AnyDataset = Annotated[Dataset | PairsDataset | UnpairedDataset, Field(discriminator="form")]
 AnyStage = Annotated[
-    GenerateLogs | Ingest | InitialPolicy | AnyDataset | Train | Sample | Online | Evaluate | PredictSuccess,
+    GenerateLogs
+    | Ingest
+    | InitialPolicy
+    | AnyDataset
+    | Train
+    | Sample
+    | Online
+    | Evaluate
+    | PredictSuccess
+    | CompareOnline,
     Field(discriminator="kind"),
 ]
 
@@ -109,7 +119,7 @@ STAGE_TYPES: tuple[type[Stage], ...] = (
     TrainCloning, TrainDecisionTransformer, TrainIQLValues,
     TrainCQLValues, TrainBehaviorValues, TrainTokenIQLValues, TrainTokenCQLValues, TrainExtraction,
     TrainDPO, TrainIPO, TrainSimPO, TrainKTO, Sample,
-    ValueGuided, ValueFolded, Reranked, Online, Evaluate, PredictSuccess,
+    ValueGuided, ValueFolded, Reranked, Online, Evaluate, PredictSuccess, CompareOnline,
 )  # fmt: skip
 
 

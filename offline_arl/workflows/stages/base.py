@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 Dtype = Literal["float32", "bfloat16"]  # of the weights in memory
-Artifact = Literal["logs", "store", "policy", "dataset", "values"]
+Artifact = Literal["logs", "store", "policy", "dataset", "values", "history"]
 
 
 @dataclass(frozen=True)

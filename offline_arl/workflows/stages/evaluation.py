@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -91,3 +91,19 @@ class PredictSuccess(Stage):
     fractions: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field((0.25, 0.5, 0.75, 1.0), min_length=1)
     iql: IQLConfig = IQLConfig()
     behavior: BehaviorValuesConfig = BehaviorValuesConfig()
+
+
+class CompareOnline(Stage):
+    """How many environment steps online trainings need to close half of the gap between a start and a target.
+
+    The gap is that of sampled validation success between the start of `baseline` and `target`, the same for all
+    `runs`, which have to be validated on the same tasks. Also measured: success at the end of each run, and how far it
+    fell below its start on the way.
+    """
+
+    kind: Literal["compare_online"]
+    runs: Annotated[tuple[str, ...], Ref("history")]
+    baseline: Annotated[str, Ref("history")]
+    target: float = Field(0.97, gt=0, le=1)
+
+    seeded: ClassVar[bool] = False

@@ -167,5 +167,5 @@ class Online(GrpoConfig, Stage):
     validation_tasks: int = Field(100, ge=1)  # for the gate, and to choose the policy that is kept
     safety: SafetyConfig | None = None
 
-    produces: ClassVar[tuple[Artifact, ...]] = ("policy", "store")
+    produces: ClassVar[tuple[Artifact, ...]] = ("policy", "store", "history")
     shared: ClassVar[bool] = True
