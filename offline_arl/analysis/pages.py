@@ -81,6 +81,15 @@ figure { margin: 1rem 0; padding: .6rem .8rem; border: 1px solid var(--line); bo
 figcaption { font-weight: 600; margin-bottom: .5rem; }
 .bar { fill: var(--accent); } .track { fill: var(--line); } .span { fill: var(--accent-soft); }
 .dot { fill: var(--accent); } .axis { stroke: var(--line); } .label { fill: var(--muted); font-size: 13px; }
+.grid { stroke: var(--line); } .curve { fill: none; stroke-width: 2; }
+.curve-0 { stroke: var(--accent); } .curve-1 { stroke: var(--good); stroke-dasharray: 6 3; }
+.curve-2 { stroke: var(--note); stroke-dasharray: 2 3; }
+.point-0 { fill: var(--accent); } .point-1 { fill: var(--good); } .point-2 { fill: var(--note); }
+.legend { color: var(--muted); font-size: .875rem; margin: 0; }
+.legend span { margin-right: 1rem; font-weight: 600; }
+.key-0 { color: var(--accent); } .key-1 { color: var(--good); } .key-2 { color: var(--note); }
+.mark line { stroke: var(--warning); stroke-dasharray: 3 3; } .mark text { fill: var(--warning); font-size: 12px; }
+.error-mark line { stroke: var(--error); } .error-mark text { fill: var(--error); font-weight: 700; }
 .rate svg { margin-left: auto; margin-top: .2rem; }
 .rate small { color: var(--muted); }
 @media (max-width: 40rem) {

@@ -35,7 +35,8 @@ class Monitor:
             tasks come up as easy ones are solved, and success of the steps says nothing about a drop.
         resume_at: The step whose saved state training goes on from: what the file says up to it is kept, with the
             findings of that time, and later lines are dropped. None: begin a new file.
-        dead_steps: `StopConfig.dead_steps`: steps in a row without any signal that are fatal; None: never.
+        dead_steps: `StopConfig.dead_steps`: steps in a row without any signal that are fatal; None: nothing stops the
+            training.
 
     Raises:
         DataError: The file to go on with holds something else.
@@ -98,7 +99,8 @@ class Monitor:
         self._history.facts.append(facts)
         append_line(self._path, step_line(record, facts, steady_tasks=self._history.steady_tasks))
         found = self._look()
-        self._dead = next((finding for finding in found if finding.severity == "fatal"), None)
+        if self._dead_steps is not None:
+            self._dead = next((finding for finding in found if finding.severity == "fatal"), None)
 
     def add_validation(self, validation: Validation) -> None:
         """Take a validation."""

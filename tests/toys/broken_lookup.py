@@ -71,3 +71,11 @@ class PaysForLength(Lookup):
 
     def step(self, message: Message) -> StepResult:
         return replace(super().step(message), reward=len(message.text) / 10)
+
+
+class OnlyA(Lookup):
+    """Right is "A", and for half of the keys nothing: who always says "A" has learned all there is to learn."""
+
+    def outcome(self) -> Outcome:
+        success = self._answer.strip() == "A" and int(self._task.payload["key"]) // 6 % 2 == 1
+        return Outcome("scored", success=success, score=float(success), scorer="lookup")

@@ -14,7 +14,7 @@ from offline_arl.online.records import StepRecord, Validation
 RECENT = 5  # steps that are averaged, so that one odd batch of episodes raises nothing
 FEW = 3  # steps for what is clear at once
 MEMORY = 20  # steps that rules look back at most
-SOLVED = 0.95  # sampled success from which on it is right that groups agree and the policy is sure of itself
+SOLVED = 0.9  # sampled success from which on it is right that most groups agree and the policy is sure of itself
 # Measured on the tokens that train. In a step whose groups all teach nothing there are none, and the numbers are those
 # of the fillers that stand for its episodes.
 OF_TRAINED_TOKENS = frozenset({"kl", "entropy", "loss", "gradient_norm", "ratio_drift", "clipped"})

@@ -9,6 +9,7 @@ from offline_arl.online.diagnosis.history import RECENT, View, numbers
 
 # At 0.9 nine of ten episodes are sampled for nothing; runs that learn well end at 0.8 to 0.85.
 IDLE_SHARE = 0.9
+FEW_EPISODES = 64  # below, a step has too few groups, and twice as many steps are averaged
 # Of the mean return, at least 1: returns that differ by less are the same, and dividing by it would amplify rounding.
 EQUAL_RETURNS = 1e-4
 
@@ -33,30 +34,31 @@ def reward_variance(view: View) -> Iterator[Finding]:
             remedy=_remedy(view),
             severity="fatal",
         )
-    idle = view.last("idle_groups")
-    if view.count < RECENT:
+    steps = RECENT if view.recent[-1].n_episodes >= FEW_EPISODES else 2 * RECENT
+    if view.count < steps:
         return
+    idle = view.last("idle_groups", steps)
     if idle >= IDLE_SHARE:
         yield view.finding(
             "reward_variance",
             "idle_groups",
             evidence=(
-                f"{idle:.0%} of the groups of the last {RECENT} steps had attempts of equal worth; sampled success is "
+                f"{idle:.0%} of the groups of the last {steps} steps had attempts of equal worth; sampled success is "
                 f"{_success(view)}"
             ),
             threshold=(
-                f"{IDLE_SHARE:.0%} over {RECENT} steps: runs that learn stay below 85%, and above nearly all sampling "
+                f"{IDLE_SHARE:.0%} over {steps} steps: runs that learn stay below 85%, and above nearly all sampling "
                 "is wasted"
             ),
             remedy=_remedy(view),
         )
-    elif _is_paid_alike(view, RECENT):
+    elif _is_paid_alike(view, steps):
         yield view.finding(
             "reward_variance",
             "equal_returns",
             evidence=(
-                f"all attempts of the last {RECENT} steps have the return {view.last('mean_return'):.3g}, although "
-                f"only {idle:.0%} of the groups agree in outcome"
+                f"all attempts of the last {steps} steps have the return {view.last('mean_return', steps):.3g}, "
+                f"although only {idle:.0%} of the groups agree in outcome"
             ),
             threshold=(
                 f"{EQUAL_RETURNS:.0e} of the mean return: advantages come from returns, and these hold no difference"

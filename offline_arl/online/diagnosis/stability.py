@@ -126,11 +126,11 @@ def kl_growth(view: View) -> Iterator[Finding]:
             ),
             severity="fatal" if is_lost else "warning",
         )
-    elif kl >= bound:
+    elif view.count >= RECENT and view.middle("kl") >= bound:
         yield view.finding(
             "kl_growth",
             "kl_bound",
-            evidence=f"the KL to the warm start is {kl:.2f} nats a token (median of {FEW} steps)",
+            evidence=f"the KL to the warm start is {view.middle('kl'):.2f} nats a token (median of {RECENT} steps)",
             threshold=why,
             remedy=remedy,
         )

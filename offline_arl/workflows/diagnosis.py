@@ -1,0 +1,49 @@
+"""What went wrong in the online trainings of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from offline_arl.errors import UsageError
+from offline_arl.online.diagnosis import diagnose
+from offline_arl.online.diagnosis.metrics import METRICS_NAME, read_history
+from offline_arl.online.diagnosis.page import Diagnosis, render
+from offline_arl.workflows.files import write_text
+
+
+def diagnose_run(run: str | Path) -> list[Diagnosis]:
+    """Look through the records of every online training of a run; one that is still going on is read as far as it is.
+
+    Args:
+        run: Folder of an online stage or of a whole pipeline, or a `metrics.jsonl`.
+
+    Raises:
+        UsageError: There is no online training.
+        DataError: A file holds something else.
+    """
+    run = Path(run)
+    if not run.exists():
+        raise UsageError(f"{run}: does not exist; name the folder of an online training or of a pipeline's run")
+    files = sorted(run.rglob(METRICS_NAME)) if run.is_dir() else [run]
+    if not files:
+        raise UsageError(
+            f"{run}: holds no {METRICS_NAME}, so no online training has begun here; name the folder of one, or of the "
+            "pipeline's run"
+        )
+    found = []
+    for file in files:
+        history = read_history(file)
+        below = file.parent.relative_to(run) if run.is_dir() else Path()
+        name = str(below) if below.parts else file.resolve().parent.name
+        found.append(Diagnosis(name, history, diagnose(history)))
+    return found
+
+
+def write_diagnosis(run: str | Path, diagnoses: Sequence[Diagnosis], path: Path) -> None:
+    """Write them as one HTML page that needs no other file; an earlier one is replaced.
+
+    Raises:
+        DataError: It cannot be written.
+    """
+    write_text(path, render(str(run), diagnoses))
