@@ -1,6 +1,8 @@
 """What an offline run hands to online training, and the gate in front of it.
 
-A warm start names the policy (which is also the KL reference), the value heads and where they came from. The gate
+A warm start names the policy (which is also the KL reference), the value heads of the critic with the policy whose
+hidden states they read, the dataset of logged successes, the settings of the curriculum, and where all that came from.
+The gate
 refuses to start online RL from a policy that hardly ever succeeds: with few successes nearly every group of
 attempts is all failures, which teaches nothing, and the first lucky ones are then imitated too much.
 """
@@ -20,6 +22,8 @@ FILE_NAME = "warm_start.json"
 MINIMUM_SUCCESS = 0.30
 MINIMUM_TASKS = 100
 
+_PATHS = ("policy_path", "value_heads_path", "feature_policy_path", "successes_path")
+
 
 @dataclass(frozen=True)
 class WarmStart:
@@ -27,18 +31,21 @@ class WarmStart:
 
     policy_path: Path  # folder with safetensors weights and the tokenizer; loaded by path, it is the KL reference
     policy_fingerprint: str  # of the weights, `models.policy.policy_fingerprint`
-    value_heads_path: Path | None = None
+    value_heads_path: Path | None = None  # of the critic
+    feature_policy_path: Path | None = None  # whose hidden states it reads
+    successes_path: Path | None = None  # dataset of logged successes
+    curriculum: dict[str, Any] | None = None  # JSON, a `CurriculumConfig`
     metadata: dict[str, Any] = field(default_factory=dict)  # JSON: algorithm, dataset, seed, validation success
 
     def save(self, folder: str | Path) -> Path:
         """Write `warm_start.json`, atomically, and return its path. Paths inside are absolute."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        heads = None if self.value_heads_path is None else str(self.value_heads_path.resolve())
+        paths = {name: getattr(self, name) for name in _PATHS}
         record = {
-            "policy_path": str(self.policy_path.resolve()),
+            **{name: None if path is None else str(path.resolve()) for name, path in paths.items()},
             "policy_fingerprint": self.policy_fingerprint,
-            "value_heads_path": heads,
+            "curriculum": self.curriculum,
             "metadata": self.metadata,
         }
         target = folder / FILE_NAME
@@ -57,27 +64,45 @@ class WarmStart:
         path = Path(folder) / FILE_NAME
         try:
             record = json.loads(path.read_text())
-            heads = record["value_heads_path"]
+            optional = {name: record.get(name) for name in _PATHS[1:]}
             found = cls(
                 policy_path=Path(record["policy_path"]),
                 policy_fingerprint=record["policy_fingerprint"],
-                value_heads_path=None if heads is None else Path(heads),
+                curriculum=record.get("curriculum"),
                 metadata=record["metadata"],
+                **{name: None if value is None else Path(value) for name, value in optional.items()},
             )
         except FileNotFoundError as error:
             raise DataError(f"{path} is missing; write it with WarmStart.save") from error
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path} is not a warm start ({error}); write it anew with WarmStart.save") from error
-        for name, part in (("policy_path", found.policy_path), ("value_heads_path", found.value_heads_path)):
+        for name in _PATHS:
+            part = getattr(found, name)
             if part is not None and not part.exists():
                 raise DataError(f"{path}: {name} {part} does not exist; train it again or correct the path")
         return found
 
     @classmethod
     def from_policy(
-        cls, policy_path: str | Path, *, value_heads_path: str | Path | None = None, **metadata: Any
+        cls,
+        policy_path: str | Path,
+        *,
+        value_heads_path: str | Path | None = None,
+        feature_policy_path: str | Path | None = None,
+        successes_path: str | Path | None = None,
+        curriculum: dict[str, Any] | None = None,
+        **metadata: Any,
     ) -> WarmStart:
         """A warm start of a saved policy, its weights fingerprinted here.
+
+        Args:
+            policy_path: From cloning, IQL, CQL, the Decision Transformer (it is asked for its best return) or
+                preferences.
+            value_heads_path: Step-level values, or None.
+            feature_policy_path: The policy that they read; None where there are none.
+            successes_path: A dataset, or None.
+            curriculum: Settings, or None.
+            metadata: JSON.
 
         Raises:
             UsageError: The policy cannot be loaded.
@@ -85,8 +110,10 @@ class WarmStart:
         from offline_arl.models.policy import load_policy, policy_fingerprint
 
         model, _ = load_policy(policy_path)
-        heads = None if value_heads_path is None else Path(value_heads_path)
-        return cls(Path(policy_path), policy_fingerprint(model), heads, metadata)
+        paths = [
+            None if path is None else Path(path) for path in (value_heads_path, feature_policy_path, successes_path)
+        ]
+        return cls(Path(policy_path), policy_fingerprint(model), *paths, curriculum, metadata)
 
 
 @dataclass(frozen=True)

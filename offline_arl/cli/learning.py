@@ -191,14 +191,25 @@ def online(
     policy: Annotated[Path, typer.Option(help="The warm start; it is the KL reference too.", parser=path)],
     output: Out,
     environment: EnvironmentName = "support_desk",
+    critic: Annotated[
+        Path | None, typer.Option(help="Value heads that train made, for turn-level advantages.", parser=path)
+    ] = None,
+    feature_policy: Annotated[
+        Path | None, typer.Option(help="The policy that the critic reads; it names its own.", parser=path)
+    ] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="Dataset (build bc) whose successes are cloned beside.", parser=path)
+    ] = None,
     backend: Backend = "auto",
     settings: Settings = None,
     seed: Seed = 0,
+    processes: Processes = 1,
     json: Json = False,
 ) -> None:
-    """Improve a policy by GRPO on its own rollouts in an environment."""
+    """Improve a policy by GRPO on its own rollouts in an environment; an interrupted training goes on."""
     raw: dict[str, Any] = {"kind": "online", "algorithm": "grpo", "environment": environment, "backend": backend}
-    _run_stage("grpo", raw, {"policy": policy}, output, settings, seed=seed, as_json=json)
+    inputs = {"policy": policy, "critic": critic, "feature_policy": feature_policy, "replay": replay}
+    _run_stage("grpo", raw, inputs, output, settings, seed=seed, processes=processes, as_json=json)
 
 
 def _run_stage(

@@ -7,7 +7,7 @@ known: truncated importance sampling (Ionides 2008).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from offline_arl.objectives.logprobs import predicting_mask, scored_mask
 from offline_arl.online.config import CloningConfig
 
 _STREAM = 3  # of random numbers: no other draws of a run share it
+_LEAST_WEIGHT = 0.05  # beside the share of failures: also what is solved is not forgotten
 
 
 class LoggedSuccesses:
@@ -59,6 +60,7 @@ class LoggedSuccesses:
                 f"none of the {len(dataset)} rows of the replay dataset is a success; build one of form filtered_bc "
                 "from logs that hold successes, or leave replay out"
             )
+        self._types = [task_type or "" for task_type in dataset.column("task_type")]
         tasks = dataset.column("task_id")
         self._by_task: dict[str, list[int]] = {}
         for row in self._rows.tolist():
@@ -69,7 +71,9 @@ class LoggedSuccesses:
         """Successful rows."""
         return len(self._rows)
 
-    def draw(self, step: int, update: int, wanted: Sequence[str]) -> list[SegmentRow]:
+    def draw(
+        self, step: int, update: int, wanted: Sequence[str], failures: Mapping[str, float] | None = None
+    ) -> list[SegmentRow]:
         """The rows of one update: `config.rows`, or all where there are fewer, none twice.
 
         The same arguments give the same rows, whatever was drawn before.
@@ -78,6 +82,8 @@ class LoggedSuccesses:
             step: Of the training.
             update: Within the step.
             wanted: Tasks (`task_id`) whose rows come first, in turn: one of each, then a second of each, and so on.
+            failures: Task type to the share of attempts that fail. The other rows are drawn in proportion to it, so
+                that what the policy does already is not cloned again and again; None: all alike.
         """
         generator = np.random.default_rng([self._seed, step, update, _STREAM])
         first: list[tuple[int, float, int]] = []  # (how many of its task before it, chance, row)
@@ -85,9 +91,18 @@ class LoggedSuccesses:
             for turn, row in enumerate(generator.permutation(self._by_task.get(task, [])).tolist()):
                 first.append((turn, generator.random(), row))
         rows = [row for _, _, row in sorted(first)[: self._config.rows]]
-        others = generator.permutation(np.setdiff1d(self._rows, np.array(rows, dtype=np.int64)))
-        rows += others[: self._config.rows - len(rows)].tolist()
+        others = np.setdiff1d(self._rows, np.array(rows, dtype=np.int64))
+        count = min(self._config.rows - len(rows), len(others))
+        rows += generator.choice(others, count, replace=False, p=self._chances(others, failures)).tolist()
         return [self._dataset[row] for row in rows]
+
+    def _chances(self, rows: NDArray[np.int64], failures: Mapping[str, float] | None) -> NDArray[np.float64] | None:
+        if not failures or len(rows) == 0:
+            return None
+        average = float(np.mean(list(failures.values())))
+        weights = np.array([failures.get(self._types[row], average) for row in rows.tolist()]) + _LEAST_WEIGHT
+        chances: NDArray[np.float64] = weights / weights.sum()
+        return chances
 
     def loss(self, model: Any, rows: Sequence[SegmentRow], *, pad_token_id: int) -> Tensor:
         """Mean over the action tokens of `-w * log p`, in nats.

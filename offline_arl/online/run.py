@@ -115,6 +115,7 @@ class OnlineRun:
         self._seconds: dict[str, float] = defaultdict(float)  # of the current step
         self._step_logs: list[dict[str, Any]] = []
         self._wanted: list[str] = []
+        self._failures: dict[str, float] = {}
         self._step = 0
         self._checkpoint = begin_run(
             folder,
@@ -189,6 +190,7 @@ class OnlineRun:
             self._on_episodes(step, groups.played)
         self.schedule.update(success_by_type(groups.played, self.config.group_size))
         self._wanted = tasks_without_success(groups.episodes)
+        self._note_failures(groups)
         returns = training_returns(groups.episodes, self.config.length)
         turns = self._judge(groups)
         advantages = token_advantages(groups.episodes, returns, self.config, turn_advantages=turns)
@@ -280,13 +282,18 @@ class OnlineRun:
         self._seconds["critic"] += time.perf_counter() - started
         return turns[: len(groups.episodes)]
 
+    def _note_failures(self, groups: StepGroups) -> None:
+        """The share of attempts that fail, by task type: of this step, or the last one that attempted the type."""
+        for task_type, success in success_by_type(groups.played, self.config.group_size).items():
+            self._failures[task_type] = 1.0 - mean(success)
+
     def _cloning_term(self, model: Any) -> tuple[Any, float]:
         from offline_arl.trainers.run import pad_token_id
 
         successes = self.parts.successes
         assert successes is not None
         step, update = divmod(int(self.trainer.state.global_step), self.config.updates_per_step)
-        rows = successes.draw(step, update, self._wanted)
+        rows = successes.draw(step, update, self._wanted, self._failures)
         loss = successes.loss(model, rows, pad_token_id=pad_token_id(self.tokenizer))
         return loss, successes.coefficient(step, self.config.steps)
 
@@ -341,6 +348,7 @@ class OnlineRun:
             self._step = state["step"]
             self.environment_steps = state["environment_steps"]
             self.totals.update(state["totals"])
+            self._failures = state["failures"]
             self.trainer.correct_ratios = state["correct_ratios"]
             self.schedule.restore(state["schedule"])
             for validation in self.processes.from_first(monitor.validations):
@@ -354,6 +362,7 @@ class OnlineRun:
             "step": self._step,
             "environment_steps": self.environment_steps,
             "totals": dict(self.totals),
+            "failures": self._failures,
             "correct_ratios": self.trainer.correct_ratios,
             "schedule": self.schedule.state(),
         }

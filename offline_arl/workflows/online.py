@@ -47,9 +47,16 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
     tasks = family.tasks("train", config.tasks, seed=context.integer_seed("tasks"))
     validation = family.tasks("validation", config.validation_tasks, seed=context.integer_seed("validation"))
     values = None if config.critic is None else context.path(config.critic, "values")
-    warm_start = WarmStart.from_policy(policy, value_heads_path=values, stage=config.policy)
+    warm_start = WarmStart.from_policy(
+        policy,
+        value_heads_path=values,
+        feature_policy_path=None if values is None else _feature_policy(config, context, values),
+        successes_path=None if config.replay is None else context.path(config.replay, "dataset"),
+        curriculum=None if config.curriculum is None else config.curriculum.model_dump(mode="json"),
+        stage=config.policy,
+    )
     warm_start.save(context.folder)
-    successes = _successes(config, context)
+    successes = _successes(warm_start, config, context)
     process = 0 if context.first else Processes().index
     bounds = bounded(family, config.safety, context.checkpoints, process=process)
     with _kept_episodes(context) as keep, bounds as (bounded_family, trail):
@@ -61,11 +68,11 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
             context.folder,
             seed=context.integer_seed(),
             validation_tasks=validation,
-            critic=_critic(config, context, values),
+            critic=_critic(warm_start, config, context),
             successes=successes,
             expected_fingerprint=warm_start.policy_fingerprint,
             state_dir=context.checkpoints,
-            identity={"critic": str(values), "replay": None if successes is None else len(successes)},
+            identity={"critic": str(values), "replay": str(warm_start.successes_path)},
             progress=lambda done, total: context.progress("steps", done, total),
             on_episodes=keep,
         )
@@ -83,34 +90,38 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
     )
 
 
-def _critic(config: Online, context: StageContext, values: Path | None) -> TurnCritic | None:
-    if values is None:
-        return None
-    from offline_arl.online.critic import TurnCritic
+def _feature_policy(config: Online, context: StageContext, values: Path) -> Path:
+    """The policy that the values read: the one that is named, or the one that their record names."""
+    if config.feature_policy is not None:
+        return context.path(config.feature_policy, "policy")
     from offline_arl.trainers.value_record import load_value_record
 
-    if config.feature_policy is not None:
-        feature_policy = context.path(config.feature_policy, "policy")
-    else:
-        feature_policy = Path(load_value_record(values).policy)
+    return Path(load_value_record(values).policy)
+
+
+def _critic(start: WarmStart, config: Online, context: StageContext) -> TurnCritic | None:
+    if start.value_heads_path is None or start.feature_policy_path is None:
+        return None
+    from offline_arl.online.critic import TurnCritic
+
     return TurnCritic.load(
-        values,
-        feature_policy,
+        start.value_heads_path,
+        start.feature_policy_path,
         config=config.turn_advantages,
         dtype=config.dtype,
         seed=context.integer_seed("critic"),
     )
 
 
-def _successes(config: Online, context: StageContext) -> LoggedSuccesses | None:
-    if config.replay is None:
+def _successes(start: WarmStart, config: Online, context: StageContext) -> LoggedSuccesses | None:
+    if start.successes_path is None:
         return None
     from offline_arl.models.policy import load_tokenizer
     from offline_arl.online.replay import LoggedSuccesses
     from offline_arl.rendering import Renderer
 
-    fingerprint = Renderer(load_tokenizer(context.path(config.policy, "policy"))).fingerprint
-    dataset = SegmentDataset.load(context.path(config.replay, "dataset"))
+    fingerprint = Renderer(load_tokenizer(start.policy_path)).fingerprint
+    dataset = SegmentDataset.load(start.successes_path)
     return LoggedSuccesses(dataset, config.cloning, seed=context.integer_seed("replay"), fingerprint=fingerprint)
 
 

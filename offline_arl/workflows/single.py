@@ -42,7 +42,7 @@ def run_stage(
 
     Args:
         raw: Its configuration without the fields that refer to other stages.
-        inputs: For each field that does (`store`, `policy`, ...): the artifact's folder, or the folder that a
+        inputs: For each field that does (`store`, `policy`, `critic`, ...): the artifact's folder, or the folder that a
             command or stage made and that holds it, or None to leave it out.
         output: Folder to make. It may exist if it is empty.
         name: What the stage is called, for example in metric names.
@@ -62,9 +62,9 @@ def run_stage(
     config = {**raw, **{field: field for field in given}, **({"policies": list(policies)} if policies else {})}
     stage = parse_stage(config, overrides, where=name)
     artifacts: dict[str, dict[Artifact, Path]] = {}
-    for field, path in given.items():
-        artifact: Artifact = field  # type: ignore[assignment]
-        artifacts[field] = {artifact: _artifact(path, artifact, f"--{field}")}
+    for field, reference, artifact in stage.references():
+        if field in given:
+            artifacts[reference] = {artifact: _artifact(given[field], artifact, f"--{field.replace('_', '-')}")}
     for policy, path in (policies or {}).items():
         artifacts.setdefault(policy, {})["policy"] = _artifact(path, "policy", f"--policy {policy}")
     _check_inputs(stage, artifacts, where=name)

@@ -55,7 +55,7 @@ def test_a_warm_start_comes_back_from_disk(tmp_path: Path) -> None:
     policy, heads = tmp_path / "policy", tmp_path / "heads"
     policy.mkdir()
     heads.mkdir()
-    start = WarmStart(policy, "abc", heads, {"algorithm": "iql", "success": 0.8})
+    start = WarmStart(policy, "abc", heads, policy, None, {"levels": 2}, {"algorithm": "iql", "success": 0.8})
     start.save(tmp_path / "start")
     assert WarmStart.load(tmp_path / "start") == start
     heads.rmdir()

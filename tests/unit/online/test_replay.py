@@ -96,6 +96,22 @@ def test_over_many_draws_all_successes_come_up_alike(dataset: SegmentDataset) ->
     assert all(abs(count - 100) < 37 for count in counts.values())
 
 
+def test_types_that_fail_come_up_more_often(tmp_path: Path) -> None:
+    """Four rows of weight 0.85 and eight of 0.05: the hard ones are in 3.4 of 3.8 draws; 4 standard deviations."""
+    rows = [
+        dataclasses.replace(row, task_type="hard" if index % 3 == 0 else "easy", success=True)
+        for index, row in enumerate(toy_rows(12))
+    ]
+    with SegmentWriter(tmp_path / "data", kind="bc", fingerprint="toy", config={}) as writer:
+        for row in rows:
+            writer.add([row])
+    drawn = replay(SegmentDataset.load(tmp_path / "data"), rows=1)
+    found = [drawn.draw(step, 0, [], {"hard": 0.8, "easy": 0.0})[0].task_type for step in range(600)]
+    expected = 3.4 / 3.8
+    deviation = math.sqrt(expected * (1 - expected) / 600)
+    assert found.count("hard") / 600 == pytest.approx(expected, abs=4 * deviation)
+
+
 def test_unknown_propensities_weigh_as_in_plain_cloning(dataset: SegmentDataset) -> None:
     """The mean of -log p over all action tokens of the rows, whatever their lengths."""
     model, drawn = toy_model(), replay(dataset, rows=6)
