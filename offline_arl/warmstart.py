@@ -64,11 +64,11 @@ class WarmStart:
         path = Path(folder) / FILE_NAME
         try:
             record = json.loads(path.read_text())
-            optional = {name: record.get(name) for name in _PATHS[1:]}
+            optional = {name: record[name] for name in _PATHS[1:]}
             found = cls(
                 policy_path=Path(record["policy_path"]),
                 policy_fingerprint=record["policy_fingerprint"],
-                curriculum=record.get("curriculum"),
+                curriculum=record["curriculum"],
                 metadata=record["metadata"],
                 **{name: None if value is None else Path(value) for name, value in optional.items()},
             )
@@ -110,10 +110,15 @@ class WarmStart:
         from offline_arl.models.policy import load_policy, policy_fingerprint
 
         model, _ = load_policy(policy_path)
-        paths = [
-            None if path is None else Path(path) for path in (value_heads_path, feature_policy_path, successes_path)
-        ]
-        return cls(Path(policy_path), policy_fingerprint(model), *paths, curriculum, metadata)
+        return cls(
+            policy_path=Path(policy_path),
+            policy_fingerprint=policy_fingerprint(model),
+            value_heads_path=None if value_heads_path is None else Path(value_heads_path),
+            feature_policy_path=None if feature_policy_path is None else Path(feature_policy_path),
+            successes_path=None if successes_path is None else Path(successes_path),
+            curriculum=curriculum,
+            metadata=metadata,
+        )
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def run_stage(
     stage = parse_stage(config, overrides, where=name)
     artifacts: dict[str, dict[Artifact, Path]] = {}
     for field, reference, artifact in stage.references():
-        if field in given:
+        if field in given and reference == field:  # else a setting names something else, which is refused
             artifacts[reference] = {artifact: _artifact(given[field], artifact, f"--{field.replace('_', '-')}")}
     for policy, path in (policies or {}).items():
         artifacts.setdefault(policy, {})["policy"] = _artifact(path, "policy", f"--policy {policy}")
