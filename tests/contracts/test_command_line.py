@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 COMMANDS = (
     "ingest", "show", "check", "split", "duplicates", "label", "select", "merge", "compact", "delete", "formats",
     "export", "export-model", "build", "audit", "export-dataset", "train", "evaluate", "online", "run", "compare",
-    "doctor", "env tasks", "env misses", "env check", "env cases", "env audit",
+    "doctor", "diagnose", "env tasks", "env misses", "env check", "env cases", "env audit",
 )  # fmt: skip
 HEAVY = ("torch", "transformers", "trl", "vllm", "datasets")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -121,6 +121,8 @@ def _values(kind: type[StepRecord] | type[Validation], line: Mapping[str, Any]) 
         value = line.get(field.name)
         if value is not None:
             yield field.name, value
+        elif field.name not in line and field.default is not MISSING:
+            continue
         elif field.type == "float":
             yield field.name, math.nan
         elif field.type == "float | None":

@@ -10,6 +10,7 @@ from typing import Any
 
 from offline_arl.analysis.curves import Curve, Mark, curves_chart
 from offline_arl.analysis.pages import page
+from offline_arl.analysis.report_tables import visible
 from offline_arl.online.diagnosis.findings import KINDS, Finding
 from offline_arl.online.diagnosis.history import History
 
@@ -52,10 +53,11 @@ def render(run: str, diagnoses: Sequence[Diagnosis]) -> str:
         menu = f'<nav aria-label="Trainings"><ul>{items}</ul></nav>'
     sections = "".join(_section(place, diagnosis) for place, diagnosis in enumerate(diagnoses))
     body = (
-        f'<header>\n<h1>Online training</h1>\n<p class="path"><code>{escape(run)}</code></p>\n{menu}\n</header>\n'
+        f'<header>\n<h1>Online training</h1>\n<p class="path"><code>{escape(visible(run))}</code></p>\n{menu}\n'
+        "</header>\n"
         f"<main>\n{sections}</main>\n<footer><p>Made by <code>offline-arl diagnose</code>.</p></footer>"
     )
-    return page(f"Diagnosis of {run}", body)
+    return page(f"Diagnosis of {visible(run)}", body)
 
 
 def _section(place: int, diagnosis: Diagnosis) -> str:
@@ -65,7 +67,7 @@ def _section(place: int, diagnosis: Diagnosis) -> str:
     closing = f"<details><summary>Looked for and not found</summary><ul>{absent}</ul></details>" if absent else ""
     told = cards or '<p class="good">Healthy: nothing was found.</p>'
     return (
-        f'<section id="run-{place}">\n<h2>{escape(diagnosis.name)}</h2>\n{_tiles(diagnosis)}\n'
+        f'<section id="run-{place}">\n<h2>{escape(visible(diagnosis.name))}</h2>\n{_tiles(diagnosis)}\n'
         f"{told}\n{closing}\n{_charts(diagnosis)}\n</section>\n"
     )
 
@@ -82,7 +84,7 @@ def _card(number: int, finding: Finding) -> str:
 
 
 def _sentence(text: str) -> str:
-    return f"{text}."
+    return f"{visible(text)}."
 
 
 def _tiles(diagnosis: Diagnosis) -> str:
@@ -153,7 +155,7 @@ def _marks(findings: Sequence[Finding]) -> list[Mark]:
         Mark(
             step,
             ",".join(str(number) for number, _ in found),
-            "; ".join(f"{finding.kind}: {finding.evidence}" for _, finding in found),
+            "; ".join(f"{finding.kind}: {visible(finding.evidence)}" for _, finding in found),
             is_error=any(finding.severity == "fatal" for _, finding in found),
         )
         for step, found in by_step.items()
