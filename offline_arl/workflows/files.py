@@ -6,12 +6,13 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from offline_arl.errors import DataError, UsageError
+from offline_arl.errors import DataError, OfflineArlError, UsageError
 
 
 def write_text(path: Path, text: str) -> None:
@@ -36,16 +37,36 @@ def write_text(path: Path, text: str) -> None:
 def told_refusals(what: str) -> Iterator[None]:
     """Turn what the system refuses (full disk, no permission) into one line; the system names no file on a full disk.
 
+    safetensors, polars and torch have errors of their own for what the system refuses; those are told too.
+
     Raises:
         DataError: The system refused something.
     """
     try:
         yield
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename and str(error.filename) not in what else ""
+    except OfflineArlError:
+        raise
+    except Exception as error:
+        reason = _refusal(error)
+        if reason is None:
+            raise
+        name = error.filename if isinstance(error, OSError) else None
+        place = f"{name}: " if name and str(name) not in what else ""
         raise DataError(
-            f"{what}: {place}{error.strerror or error}; check the free space and the permissions, then run it again"
+            f"{what}: {place}{reason}; check the free space and the permissions, then run it again"
         ) from error
+
+
+def _refusal(error: Exception) -> str | None:
+    """What the system refused; None where the error is of something else."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    text = str(error)
+    number = re.search(r"\(os error (\d+)\)", text)  # how libraries in Rust end such errors
+    if number is not None:
+        return os.strerror(int(number[1]))
+    is_torch = isinstance(error, RuntimeError) and "inline_container.cc" in text  # torch.save loses the reason
+    return "a file could not be written" if is_torch else None
 
 
 def write_json(path: Path, value: Any) -> None:
