@@ -37,7 +37,7 @@ def load(name: str) -> EnvironmentFamily:
     an OpenEnv server, `verifiers:ID` one of the verifiers library's.
 
     Raises:
-        UsageError: There is none; the message lists those there are.
+        UsageError: There is none; the message lists those there are. Or it is another package's and cannot be loaded.
         DataError: The folder holds no replay tasks, or the file no tasks.
     """
     for prefix, place in _MADE.items():
@@ -53,5 +53,9 @@ def load(name: str) -> EnvironmentFamily:
         prefixed = ["replay:FOLDER", "file:PATH", "gym:ID", "openenv:URL", "verifiers:ID"]
         known = ", ".join([*sorted({*_OWN, *found}), *prefixed])
         raise UsageError(f"unknown environment {name!r}; available: {known}")
-    loaded: EnvironmentFamily = found[name].load()
+    try:
+        loaded: EnvironmentFamily = found[name].load()
+    except Exception as error:
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"the environment {name!r}, of {found[name].value}, cannot be loaded ({told})") from error
     return loaded

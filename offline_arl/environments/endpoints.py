@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,15 +79,22 @@ class Endpoint:
             max_retries=config.retries,
         )
 
-    def complete(self, messages: Sequence[dict[str, str]], *, schema: dict[str, Any] | None = None) -> str:
+    def complete(
+        self,
+        messages: Sequence[dict[str, str]],
+        *,
+        schema: dict[str, Any] | None = None,
+        fits: Callable[[str], bool] | None = None,
+    ) -> str:
         """The model's answer to a conversation.
 
         Args:
             messages: In OpenAI form.
             schema: JSON Schema that the answer must fit (the server's structured output).
+            fits: Whether an answer is of use; others are returned too, but asked for anew the next time.
 
         Raises:
-            DataError: No answer came, after all retries.
+            DataError: No answer came, after all retries, or what came is none.
         """
         request: dict[str, Any] = {
             "model": self.config.model,
@@ -108,21 +115,26 @@ class Endpoint:
             text = reply.choices[0].message.content
         except self._failures as error:
             raise DataError(f"{self.config.base_url}: no answer from {self.config.model} ({_told(error)})") from error
-        except (IndexError, AttributeError) as error:
+        except Exception as error:  # whatever the client makes of what is no answer: no JSON, no choices, half of one
             raise DataError(f"{self.config.base_url}: an answer without a message; is it a chat endpoint?") from error
-        text = text or ""
-        if path is not None:
+        # Halves of surrogate pairs can be neither kept nor sent on.
+        text = (text if isinstance(text, str) else "").encode(errors="replace").decode()
+        if path is not None and (text if fits is None else fits(text)):
             write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-        return str(text)
+        return text
 
     def complete_many(
-        self, conversations: Sequence[Sequence[dict[str, str]]], *, schema: dict[str, Any] | None = None
+        self,
+        conversations: Sequence[Sequence[dict[str, str]]],
+        *,
+        schema: dict[str, Any] | None = None,
+        fits: Callable[[str], bool] | None = None,
     ) -> list[str | DataError]:
         """Answers to many conversations, in order, `concurrency` at a time; a failure stands where its answer would."""
 
         def one(messages: Sequence[dict[str, str]]) -> str | DataError:
             try:
-                return self.complete(messages, schema=schema)
+                return self.complete(messages, schema=schema, fits=fits)
             except DataError as error:
                 return error
 

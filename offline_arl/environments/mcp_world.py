@@ -21,6 +21,8 @@ from offline_arl.errors import DataError
 
 logger = logging.getLogger(__name__)
 
+_PING_S = 30.0  # one that is gone says so at once
+
 
 @dataclass(frozen=True)
 class McpServer:
@@ -65,6 +67,7 @@ class McpWorld:
         self._stop: Callable[[], None] | None = None
         self._ended = Event()
         self._session: Any = None
+        self.failure: str | None = None  # see `tool_environment.World`
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._run, daemon=True, name=f"mcp {server.command}")
         self._thread.start()
@@ -141,6 +144,10 @@ class McpWorld:
         except TimeoutError:
             waiting.cancel()
             raise
+        except Exception as error:
+            if not self._answers():
+                self.failure = f"the MCP server {self._server.command!r} has ended ({_told(error)})"
+            raise
         text = "\n".join(
             part.text if getattr(part, "type", "") == "text" else f"[{getattr(part, 'type', 'content')}]"
             for part in result.content
@@ -148,6 +155,14 @@ class McpWorld:
         if getattr(result, "is_error", False):
             raise ToolError(text or "the tool failed")
         return text
+
+    def _answers(self) -> bool:
+        """Whether the server is still there: a call may fail by the agent's doing, a server is not gone by it."""
+        try:
+            asyncio.run_coroutine_threadsafe(self._session.send_ping(), self._loop).result(_PING_S)
+        except Exception:
+            return False
+        return True
 
 
 def _schema(item: Any) -> dict[str, Any]:

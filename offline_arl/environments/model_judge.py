@@ -72,7 +72,9 @@ class ModelJudge:
     def judge_many(self, conversations: Sequence[Sequence[Message]]) -> list[Outcome]:
         """The verdicts on many conversations, asked side by side."""
         answers = self._endpoint.complete_many(
-            [self.prompt(messages) for messages in conversations], schema=self.schema
+            [self.prompt(messages) for messages in conversations],
+            schema=self.schema,
+            fits=lambda answer: self._verdict(answer) is not None,
         )
         return [self._outcome(answer) for answer in answers]
 
@@ -91,15 +93,20 @@ class ModelJudge:
         scorer = f"model:{self._endpoint.config.model}"
         if isinstance(answer, DataError):
             return Outcome("infrastructure_error", scorer=scorer)
-        try:
-            verdict = msgspec.json.decode(answer, type=_Verdict)
-        except msgspec.DecodeError:
-            return Outcome("infrastructure_error", scorer=scorer)
-        if not 0 <= verdict.score <= self._best:
+        verdict = self._verdict(answer)
+        if verdict is None:
             return Outcome("infrastructure_error", scorer=scorer)
         success = verdict.score >= self._threshold
         components = {"judge_score": float(verdict.score)}
         return Outcome("scored", success, verdict.score / self._best, components, scorer)
+
+    def _verdict(self, answer: str) -> _Verdict | None:
+        """What the model said, if it fits."""
+        try:
+            verdict = msgspec.json.decode(answer, type=_Verdict)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        return verdict if 0 <= verdict.score <= self._best else None
 
 
 def _transcript(messages: Sequence[Message], limit: int) -> str:

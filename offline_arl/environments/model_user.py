@@ -87,14 +87,22 @@ class ModelUser:
         if not said or said[0]["role"] != "user":
             said = [{"role": "user", "content": _OPEN}, *said]
         conversation = [{"role": "system", "content": _SYSTEM.format(goal=self._goal)}, *said]
-        answer = self._endpoint.complete(conversation, schema=self.schema)
-        try:
-            return msgspec.json.decode(answer, type=_Line)
-        except msgspec.DecodeError as error:
-            raise DataError(f"the user's model answered with something else than a line to say ({error})") from error
+        answer = self._endpoint.complete(conversation, schema=self.schema, fits=lambda text: _line(text) is not None)
+        line = _line(answer)
+        if line is None:
+            raise DataError(f"the user's model answered with something else than a line to say: {answer[:100]!r}")
+        return line
 
     def _message(self, text: str) -> Message:
         return text_message("user", text, kind="model", name=self._endpoint.config.model)
+
+
+def _line(answer: str) -> _Line | None:
+    """What the model said, if it fits."""
+    try:
+        return msgspec.json.decode(answer, type=_Line)
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def agent_tool(endpoint: Endpoint, *, name: str, description: str, instructions: str, timeout_s: float = 120.0) -> Tool:

@@ -84,6 +84,8 @@ class OpenEnvText:
             return self._result(replies, 0.0, over=False, invalid=1)
         answer = self._ask("step", action)
         reward = answer.get("reward")
+        if not isinstance(reward, int | float | None):
+            raise DataError(f"{self._url}: a reward that is no number: {reward!r:.100}")
         self._last = float(reward or 0.0)
         self._scored = self._scored or reward is not None
         over = bool(answer.get("done"))
@@ -137,8 +139,7 @@ class OpenEnvText:
         except Exception as error:
             raise DataError(f"{self._url}: the OpenEnv server fails ({type(error).__name__}: {error})") from error
         if not isinstance(answer, dict) or answer.get("type") == "error":
-            told = answer.get("data", {}).get("message") if isinstance(answer, dict) else answer
-            raise DataError(f"{self._url}: the OpenEnv server refuses {kind}: {told}")
+            raise DataError(f"{self._url}: the OpenEnv server refuses {kind}: {_message(answer)}")
         found = answer.get("data", {})
         return found if isinstance(found, dict) else {}
 
@@ -153,17 +154,23 @@ class OpenEnvFamily:
 
     Raises:
         MissingDependencyError: The package websockets is not installed.
+        UsageError: It is no address.
         DataError: No OpenEnv server answers.
     """
 
     def __init__(self, url: str, *, max_steps: int = 50, threshold: float | None = None) -> None:
         self.name = f"openenv:{url}"
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"{self.name}: give the server's address, as in openenv:http://localhost:8000")
         self._url, self._max_steps, self._threshold = url, max_steps, threshold
         try:
             with urllib.request.urlopen(f"{url.rstrip('/')}/schema", timeout=30) as reply:
                 self._schemas = json.loads(reply.read())
-        except (OSError, ValueError) as error:
+            _how_to_act(self._schemas["action"])
+        except (OSError, ValueError, RecursionError) as error:
             raise DataError(f"{url}: no OpenEnv server answers ({error})") from error
+        except (LookupError, AttributeError, TypeError) as error:
+            raise DataError(f"{url}: /schema tells no action; is this an OpenEnv server?") from error
 
     def make(self) -> OpenEnvText:
         """A fresh environment."""
@@ -195,6 +202,12 @@ def _how_to_act(schema: dict[str, Any]) -> tuple[str | None, list[dict[str, Any]
     }
     function = {"name": "act", "description": schema.get("description", "Act."), "parameters": parameters}
     return None, [{"type": "function", "function": function}]
+
+
+def _message(answer: Any) -> str:
+    data = answer.get("data") if isinstance(answer, dict) else answer
+    text = str(data.get("message") if isinstance(data, dict) else data)
+    return " ".join(text.split())[:200]
 
 
 def _told(answer: dict[str, Any]) -> str:

@@ -23,14 +23,16 @@ The environment `file:PATH` is that of such a file.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from offline_arl.environments.mcp_world import McpServer, McpWorld
 from offline_arl.environments.protocol import Examples, Task
@@ -38,6 +40,7 @@ from offline_arl.environments.splits import require_split, split_of_content
 from offline_arl.environments.tool_environment import FunctionJudge, ScriptedUser, ToolEnvironment, World
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.schema import Message, Outcome, TextPart, tool_call
+from offline_arl.trajectories.yaml_text import parse_yaml
 
 
 class _Part(BaseModel):
@@ -49,6 +52,13 @@ class Call(_Part):
 
     name: str
     arguments: dict[str, Any] = {}
+
+    @field_validator("arguments", mode="after")
+    @classmethod
+    def _check_arguments(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        """As a call has them: JSON. A date of YAML is the text that it was written as."""
+        kept: dict[str, Any] = _as_json(arguments)
+        return kept
 
 
 class Rules(_Part):
@@ -130,6 +140,10 @@ class TaskFile(_Part):
 
     @model_validator(mode="after")
     def _check(self) -> TaskFile:
+        for number, task in enumerate(self.tasks):
+            said = (*(task.examples.success or ()), *(task.examples.failure or ()))
+            if self.mcp is None and (task.success.calls or any(item.calls for item in said)):
+                raise ValueError(f"tasks.{number} has calls, and there is no mcp whose tools could be called")
         ids = [task.id for task in self.tasks]
         twice = next((name for name in ids if ids.count(name) > 1), None)
         if twice is not None:
@@ -151,14 +165,14 @@ class TaskFileFamily:
         self._path = Path(path)
         self.name = f"file:{path}"
         try:
-            raw = yaml.safe_load(self._path.read_text(encoding="utf-8"))
+            raw = parse_yaml(self._path.read_text(encoding="utf-8"))
             self.file = TaskFile.model_validate(raw)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
             text = first["msg"].removeprefix("Value error, ")
             raise DataError(f"{path}: {f'{where}: ' if where else ''}{text[:1].lower()}{text[1:]}") from error
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
             raise DataError(f"{path}: no file of tasks ({' '.join(str(error).split())})") from error
         self._entries = {entry.id: entry for entry in self.file.tasks}
 
@@ -205,6 +219,18 @@ class TaskFileFamily:
         components = {name: float(value) for name, value in verdict.items()}
         success = all(verdict.values())
         return Outcome("scored", success, float(success), components, scorer=self.file.name)
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _as_json(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    if isinstance(value, date):  # and date and time
+        return value.isoformat()
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError(f"{value!r} is nothing that JSON can say")
 
 
 def verdicts(rules: Rules, messages: Sequence[Message]) -> dict[str, bool]:

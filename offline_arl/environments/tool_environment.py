@@ -7,12 +7,16 @@ from typing import Protocol
 
 from offline_arl.environments.protocol import Compensation, EpisodeStart, StepResult, StopReason, Task
 from offline_arl.environments.tools import Tool, ToolBox
-from offline_arl.errors import UsageError
+from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.schema import Message, Outcome, text_message
 
 
 class World(Protocol):
-    """What tools act on, for one episode."""
+    """What tools act on, for one episode.
+
+    A world that can break down, for example with the server behind it, has an attribute `failure` that says why; None
+    while it can go on.
+    """
 
     @property
     def tools(self) -> Sequence[Tool]:
@@ -154,6 +158,7 @@ class ToolEnvironment:
 
         Raises:
             UsageError: The episode has ended or was never started.
+            DataError: The world broke down, which is not the agent's doing.
         """
         if self._task is None or self._verdict is not None:
             raise UsageError("the episode has ended: call reset before step")
@@ -163,6 +168,9 @@ class ToolEnvironment:
         replies: list[Message] | None
         if message.tool_calls:
             results = self._tools.call(message.tool_calls)
+            failure = getattr(self._world, "failure", None)
+            if failure is not None:
+                raise DataError(str(failure))
             invalid = sum(result.fate == "refused" for result in results)
             replies = [result.message(self._name) for result in results]
         elif not message.text.strip():

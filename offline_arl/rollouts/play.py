@@ -115,6 +115,9 @@ class Rollout:
         if isinstance(result, Exception):
             self._fail(result)
             return
+        if not math.isfinite(result.reward):
+            self._fail(DataError(f"the environment gave a reward of {result.reward}"))
+            return
         message = self._messages[-1]
         invalid = self._invalid_actions(message, result)
         self._messages[-1] = _with_result(message, result.reward, invalid)

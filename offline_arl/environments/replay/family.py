@@ -15,7 +15,7 @@ import msgspec
 from offline_arl.environments.protocol import Examples, Task
 from offline_arl.environments.replay.environment import Replay
 from offline_arl.environments.replay.misses import MissCount, elsewhere, left_out
-from offline_arl.environments.replay.recording import Recording, recording_of
+from offline_arl.environments.replay.recording import Recording, is_whole, recording_of
 from offline_arl.environments.splits import SPLITS, require_split, split_of_content
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.files import write_atomically
@@ -25,6 +25,7 @@ from offline_arl.trajectories.schema import Message, Trajectory
 MANIFEST_NAME = "manifest.json"
 RECORDINGS_NAME = "recordings.jsonl"
 FORMAT = "offline_arl.replay_tasks"
+FORMAT_VERSION = 1
 _MORE_STEPS = 10  # than the longest recording
 
 
@@ -37,7 +38,7 @@ class ReplayManifest(msgspec.Struct, frozen=True):
     excluded: dict[str, int]
     writes: list[str] | None = None
     lineage: StoreReference | None = None
-    format_version: int = 1
+    format_version: int = FORMAT_VERSION
 
 
 class ReplayFamily:
@@ -60,8 +61,13 @@ class ReplayFamily:
             self.manifest = msgspec.json.decode((self._folder / MANIFEST_NAME).read_bytes(), type=ReplayManifest)
         except (OSError, msgspec.DecodeError) as error:
             raise DataError(
-                f"{folder}: no replay tasks here ({error}); make some with: offline-arl build tasks"
+                f"{folder}: no replay tasks here ({error}); make some with: offline-arl env tasks"
             ) from error
+        if self.manifest.format != FORMAT or self.manifest.format_version != FORMAT_VERSION:
+            raise DataError(
+                f"{folder}: holds {self.manifest.format} of version {self.manifest.format_version}, not replay tasks "
+                f"of version {FORMAT_VERSION}; make some with: offline-arl env tasks"
+            )
 
     def make(self) -> Replay:
         """A fresh environment."""
@@ -108,11 +114,15 @@ class ReplayFamily:
             with path.open("rb") as file:
                 for line in file:
                     recording = decoder.decode(line)
+                    if not is_whole(recording):
+                        raise msgspec.DecodeError(f"the recording {recording.trajectory_id!r} is not whole")
                     found.setdefault(recording.task_id, []).append(recording)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, RecursionError) as error:
             raise DataError(f"{path}: cannot be read ({error}); make the tasks again") from error
         if sum(map(len, found.values())) != self.manifest.recordings:
             raise DataError(f"{path}: has another number of recordings than {MANIFEST_NAME}; make the tasks again")
+        if not found:
+            raise DataError(f"{path}: holds no recording; make the tasks again")
         return found
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -151,6 +151,15 @@ def recording_of(trajectory: Trajectory, *, split: str) -> Recording | None:
         truncated=trajectory.truncated,
         stop_reason=trajectory.stop_reason,
     )
+
+
+def is_whole(recording: Recording) -> bool:
+    """Whether a recording can be played: it has steps, what answered each, and tools in OpenAI form."""
+    try:
+        msgspec.json.decode(recording.tools, type=list[dict[str, Any]])
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return 0 < len(recording.steps) == len(recording.replies)
 
 
 def _plain(message: Message) -> Message:

@@ -31,7 +31,7 @@ class Server:
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
-        self.answer: Callable[[dict[str, Any]], str | int] = lambda request: "hello"
+        self.answer: Callable[[dict[str, Any]], str | int | bytes] = lambda request: "hello"
         self.most_at_once = 0
         self._now = 0
         self._lock = threading.Lock()
@@ -52,6 +52,7 @@ class Server:
                 body = {"id": "x", "object": "chat.completion", "created": 0, "model": "m"}
                 body["choices"] = [{"index": 0, "message": message, "finish_reason": "stop"}]
                 data = json.dumps(body if status == 200 else {"error": {"message": "no"}}).encode()
+                data = answer if isinstance(answer, bytes) else data
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
@@ -92,6 +93,34 @@ def test_answers_are_asked_once_and_kept_with_the_whole_request_as_key(server: S
     assert endpoint.complete(ASK, schema={"type": "object"}) == "answer 3"
     assert server.requests[2]["response_format"]["json_schema"]["schema"] == {"type": "object"}
     assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>busy</html>", b"", b"null", b"[]", b"5", b'{"choices": null}', b'{"choices": [{}]}', b"[" * 100_000],
+)
+def test_what_is_no_answer_is_one_failure_among_many_and_is_not_kept(
+    server: Server, tmp_path: Path, body: bytes
+) -> None:
+    garbage = True
+    server.answer = lambda request: body if garbage and request["messages"][0]["content"] == "1" else "hello"
+    endpoint = server.endpoint(cache=tmp_path, retries=0)
+    asked = [[{"role": "user", "content": str(number)}] for number in range(3)]
+    found = endpoint.complete_many(asked)
+    assert (found[0], found[2]) == ("hello", "hello")
+    assert isinstance(found[1], DataError)
+    assert "\n" not in str(found[1])
+    garbage = False
+    assert endpoint.complete_many(asked) == ["hello"] * 3
+
+
+def test_verdicts_that_do_not_fit_are_asked_for_again_and_those_that_do_are_not(server: Server, tmp_path: Path) -> None:
+    answers: list[str | int] = ["```json {}```", '{"reason": "half \\ud800", "score": 9}', '{"reason": "", "score": 9}']
+    server.answer = lambda request: answers.pop(0)
+    judge = ModelJudge(server.endpoint(cache=tmp_path), "Was the user helped?")
+    statuses = [judge.judge(Task("t", "x", {}), [text_message("user", "hi")]).status for _ in range(4)]
+    assert statuses == ["infrastructure_error", "infrastructure_error", "scored", "scored"]
+    assert answers == []
 
 
 def test_failures_that_pass_are_retried_and_those_that_do_not_are_told(server: Server) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import time
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from offline_arl import optional
 from offline_arl.environments import load
 from offline_arl.environments.checking import check
 from offline_arl.environments.mcp_world import McpServer, McpWorld
+from offline_arl.environments.protocol import Task, closing
 from offline_arl.environments.task_files import Rules, TaskFileFamily, verdicts
+from offline_arl.environments.tool_environment import FunctionJudge, ScriptedUser, ToolEnvironment
 from offline_arl.environments.tools import ToolBox
 from offline_arl.errors import DataError, UsageError
-from offline_arl.trajectories.schema import Message, text_message, tool_call
+from offline_arl.trajectories.schema import Message, Outcome, text_message, tool_call
 
 CLOCK = shutil.which("mcp-server-time", path=str(Path(sys.executable).parent))
 needs_mcp = pytest.mark.skipif(
@@ -28,6 +32,7 @@ needs_clock = pytest.mark.skipif(CLOCK is None, reason="mcp-server-time is not i
 
 # A server with a memory, a tool that fails and one that hangs.
 SHOP = """
+import os
 import time
 from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations
@@ -47,6 +52,15 @@ def add(item: str) -> str:
 @server.tool()
 def fail() -> str:
     raise ValueError("out of stock")
+
+@server.tool()
+def die() -> str:
+    os._exit(3)
+
+@server.tool()
+def babble() -> str:
+    os.write(1, b"no word of the protocol\\n" * 100)
+    return "x" * 100_000
 
 @server.tool()
 def hang() -> str:
@@ -69,7 +83,7 @@ def test_a_servers_tools_are_tools_like_any_others(shop: McpServer) -> None:
     try:
         box = ToolBox(world.tools)
         assert [(tool.name, tool.writes) for tool in world.tools] == [
-            ("look", False), ("add", True), ("fail", True), ("hang", True),
+            ("look", False), ("add", True), ("fail", True), ("die", True), ("babble", True), ("hang", True),
         ]  # fmt: skip
         calls = [tool_call("add", '{"item": "tea"}'), tool_call("look", "{}"), tool_call("fail", "{}")]
         added, seen, failed = box.call([*calls])
@@ -95,6 +109,23 @@ def test_a_call_that_hangs_times_out_and_the_server_goes_on(shop: McpServer) -> 
         assert time.monotonic() - started < 5
     finally:
         world.close()
+
+
+@needs_mcp
+def test_a_server_that_dies_is_a_fault_of_the_harness_and_not_a_failure_of_the_agent(shop: McpServer) -> None:
+    judge = FunctionJudge(lambda task, messages, world: Outcome("scored", False, 0.0))
+    environment = ToolEnvironment(lambda task: McpWorld(shop), user=ScriptedUser, judge=judge)
+    task = Task("t", "x", {"prompt": "?"})
+    with closing(environment):
+        environment.reset(task)
+        failed = environment.step(Message("assistant", None, tool_calls=[tool_call("fail", "{}")]))
+        assert failed.messages[0].error is not None  # of the agent's doing: the episode goes on
+        noisy = environment.step(Message("assistant", None, tool_calls=[tool_call("babble", "{}")]))
+        assert noisy.messages[0].text.endswith("[... 80000 more characters]")
+        with pytest.raises(DataError, match="has ended"):
+            environment.step(Message("assistant", None, tool_calls=[tool_call("die", "{}")]))
+        environment.reset(task)  # with a server of its own
+        environment.step(Message("assistant", None, tool_calls=[tool_call("look", "{}")]))
 
 
 @needs_mcp
@@ -178,12 +209,44 @@ def test_rules_say_what_success_is(rules: dict[str, Any], expected: dict[str, bo
         ({"tasks": [{"id": "a", "prompt": "p", "success": {}}]}, "no rule says what success is"),
         ({"tasks": [{"id": "a", "prompt": "p", "success": {"answer_matches": "("}}]}, "no regular expression"),
         ({"surprise": 1}, "surprise"),
+        ({"mcp": None}, "tasks.0 has calls, and there is no mcp"),
+        (
+            {
+                "tasks": [
+                    {"id": "a", "prompt": "p", "success": {"calls": [{"name": "f", "arguments": {"x": math.nan}}]}}
+                ]
+            },
+            "nothing that JSON can say",
+        ),
         ({"tasks": 2 * [{"id": "a", "prompt": "p", "success": {"no_calls": ["x"]}}]}, "two tasks have the id 'a'"),
     ],
 )
 def test_files_with_mistakes_are_one_line(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
     with pytest.raises(DataError, match=text) as caught:
         TaskFileFamily(clock(tmp_path, **changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_dates_in_rules_are_the_texts_that_calls_have() -> None:
+    rules = Rules.model_validate({"calls": [{"name": "book", "arguments": {"day": date(2024, 5, 20)}}]})
+    booked = Message("assistant", None, tool_calls=[tool_call("book", '{"day": "2024-05-20"}')])
+    assert verdicts(rules, [booked]) == {"calls": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "dictionary"),
+        ("[" * 5000, "recursion"),
+        ("name: a\nname: b\n", "stands twice"),
+        ("!!python/object/apply:os.system [exit]", "could not determine a constructor"),
+        ("\xff", "dictionary"),
+    ],
+)
+def test_what_is_no_such_file_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(DataError, match=told) as caught:
+        TaskFileFamily(tmp_path / "x.yaml")
     assert "\n" not in str(caught.value)
 
 

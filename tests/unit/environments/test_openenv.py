@@ -69,11 +69,12 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
 class Server:
     """Guess a number, or move to 3; what it says is the protocol's."""
 
-    def __init__(self, action: dict[str, Any]) -> None:
+    def __init__(self, action: dict[str, Any], *, schema: Any = None) -> None:
         from websockets.http11 import Response
         from websockets.sync.server import serve
 
         self.broken = False
+        self.reward: Any = None
 
         def handle(socket: Any) -> None:
             number = 0
@@ -88,18 +89,21 @@ class Server:
                 elif "guess" in message["data"]:
                     right = message["data"]["guess"] == str(number)
                     data = {"observation": {"text": "Right." if right else "Wrong."}, "reward": right * 1.0}
+                    data["reward"] = data["reward"] if self.reward is None else self.reward
                     data["done"] = right
                 else:
                     data = {"observation": {"x": message["data"]["x"], "wall": True}, "reward": -1.0, "done": False}
                 socket.send(json.dumps({"type": "observation", "data": data}))
 
-        def schema(connection: Any, request: Any) -> Response | None:
+        told = {"action": action} if schema is None else schema
+
+        def tell(connection: Any, request: Any) -> Response | None:
             if request.path != "/schema":
                 return None
-            response: Response = connection.respond(HTTPStatus.OK, json.dumps({"action": action}))
+            response: Response = connection.respond(HTTPStatus.OK, json.dumps(told))
             return response
 
-        self._server = serve(handle, "127.0.0.1", 0, process_request=schema)
+        self._server = serve(handle, "127.0.0.1", 0, process_request=tell)
         self.url = f"http://127.0.0.1:{self._server.socket.getsockname()[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -158,6 +162,27 @@ def test_a_server_that_fails_is_a_fault_of_the_harness(guessing: Server) -> None
         environment.step(text_message("assistant", "1"))
     with pytest.raises(DataError, match="no OpenEnv server answers"):
         load("openenv:http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("schema", [[], {}, {"action": None}, {"action": {"properties": []}}, {"action": 5}])
+def test_a_server_that_tells_no_action_is_told(schema: Any) -> None:
+    server = Server(GUESS, schema=schema)
+    try:
+        with pytest.raises(DataError, match="tells no action"):
+            load(f"openenv:{server.url}")
+    finally:
+        server.close()
+    with pytest.raises(UsageError, match="give the server's address"):
+        load("openenv:file:///etc")
+
+
+@pytest.mark.parametrize(("reward", "told"), [("ten", "no number"), ([], "no number")])
+def test_rewards_that_are_none_are_a_fault_of_the_harness(guessing: Server, reward: Any, told: str) -> None:
+    environment = load(f"openenv:{guessing.url}").make()
+    environment.reset(Task("t", "x", {"seed": 1}))
+    guessing.reward = reward
+    with pytest.raises(DataError, match=told):
+        environment.step(text_message("assistant", "1"))
 
 
 def test_splits_have_seeds_of_their_own(guessing: Server) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -189,6 +190,9 @@ def test_tasks_are_found_by_the_name_of_their_folder_and_damage_is_told(tmp_path
         load(f"replay:{folder}").tasks("test", 5, seed=0)
     with pytest.raises(DataError, match="no replay tasks here"):
         load(f"replay:{tmp_path}")
+    (folder / "manifest.json").write_bytes((folder / "manifest.json").read_bytes().replace(b"replay_tasks", b"store"))
+    with pytest.raises(DataError, match=r"holds offline_arl\.store of version 1, not replay tasks"):
+        load(f"replay:{folder}")
     crashed = msgspec.structs.replace(GOOD, outcome=Outcome("infrastructure_error"))
     with pytest.raises(DataError, match="infrastructure_error: 1"):
         write_tasks([(crashed, None)], tmp_path / "none")
@@ -241,6 +245,27 @@ def test_the_miss_rate_of_the_airline_logs_is_what_the_documents_say(tmp_path: P
     told = " ".join(DOCUMENT.read_text().split())
     assert "376 of 1,134 calls (33 %)" in told
     assert "229 of 259 (88 %)" in told
+
+
+@pytest.mark.parametrize("damage", [{"replies": []}, {"tools": "{"}, {"tools": "5"}, {"steps": [], "replies": []}])
+def test_recordings_that_are_not_whole_are_told_when_they_are_read(tmp_path: Path, damage: dict[str, Any]) -> None:
+    family(tmp_path, [GOOD])
+    path = tmp_path / "tasks/recordings.jsonl"
+    path.write_bytes(msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), **damage}) + b"\n")
+    with pytest.raises(DataError, match="'good' is not whole"):
+        ReplayFamily(tmp_path / "tasks").tasks("test", 1)
+
+
+def test_tasks_without_any_recording_are_told(tmp_path: Path) -> None:
+    family(tmp_path, [GOOD])
+    manifest = tmp_path / "tasks/manifest.json"
+    raw = msgspec.json.decode(manifest.read_bytes())
+    manifest.write_bytes(msgspec.json.encode({**raw, "recordings": 0}))
+    (tmp_path / "tasks/recordings.jsonl").write_bytes(b"")
+    empty = ReplayFamily(tmp_path / "tasks")
+    for ask in (empty.make, empty.misses, lambda: empty.tasks("test", 1)):
+        with pytest.raises(DataError, match="holds no recording"):
+            ask()
 
 
 def test_the_airline_logs_play_back_whole(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from offline_arl.environments.faults import Faults, with_faults
@@ -141,3 +142,50 @@ def test_faults_hit_the_asked_share_and_the_same_calls_each_time() -> None:
     assert shares == pytest.approx([0.3, 0.2, 0.1], abs=0.058)
     with pytest.raises(UsageError, match="together at most 1"):
         with_faults([], Faults(errors=0.6, delays=0.6), seed=0)
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+def _raises(error: BaseException) -> Any:
+    def function(arguments: dict[str, Any]) -> None:
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("function", "fate", "text"),
+    [
+        (_raises(ToolError("\ud800 is no order")), "failed", '{"error":"? is no order"}'),
+        (_raises(KeyError("\ud800")), "failed", "KeyError"),
+        (_raises(UnspeakableError()), "failed", "UnspeakableError: (it does not say what)"),
+        (_raises(SystemExit(3)), "failed", "SystemExit(3)"),
+        (lambda _: "half \ud800", "ok", "half ?"),
+        (lambda _: {"half": "\ud800"}, "failed", "surrogates not allowed"),
+        (lambda _: float("nan"), "ok", "null"),
+        (_raises(ValueError("x" * 1_000_000)), "failed", "more characters]"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2])  # two are run side by side
+def test_whatever_a_tool_says_can_be_read_written_and_tokenized(
+    function: Any, fate: str, text: str, count: int
+) -> None:
+    results = ToolBox([tool("odd", function)]).call([call("odd")] * count)
+    for result in results:
+        assert result.fate == fate
+        assert text in result.text
+        assert len(result.text) < 20_100
+        told = result.message("shop")
+        msgspec.json.encode(told)
+        assert told.error is None or len(told.error.text) < 20_100
+
+
+@pytest.mark.parametrize(
+    "schema", [{"type": "nonsense"}, {"$ref": "#/nowhere"}, {"properties": {"n": {"pattern": "("}}}, {"allOf": 3}, []]
+)
+def test_a_schema_that_is_none_accepts_any_object(schema: Any) -> None:
+    box = ToolBox([Tool("odd", "", schema, lambda arguments: "ran")])
+    assert [result.fate for result in box.call([call("odd"), tool_call("odd", "[1]")])] == ["ok", "refused"]

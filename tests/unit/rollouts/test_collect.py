@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -160,6 +161,16 @@ def test_a_failing_environment_is_an_infrastructure_error_not_a_failure(fail: st
     assert broken.trajectory.stop_reason == "infrastructure_error"
     assert broken.n_steps >= steps
     assert sound.success is True
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_no_number_is_an_infrastructure_error_that_nothing_learns_from(reward: float) -> None:
+    class Wild(Lookup):
+        def step(self, message: Any) -> Any:
+            return dataclasses.replace(super().step(message), reward=reward)
+
+    (episode,) = play(look_then_answer(), family=Wild)
+    assert (episode.infrastructure_error, episode.rewards, episode.total_reward) == (True, [], None)
 
 
 def test_episodes_come_in_the_order_of_tasks_and_attempts() -> None:
