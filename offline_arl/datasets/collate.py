@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -85,7 +86,7 @@ def row_token_weights(row: SegmentRow, step_weights: StepWeights | None) -> NDAr
     """[T] weight of each token: that of its step, 0 off the action mask.
 
     Raises:
-        DataError: A step has no weight.
+        DataError: A step has no weight, or one that is negative or no number.
     """
     if step_weights is None:
         return row.action_mask.astype(np.float32)
@@ -96,6 +97,11 @@ def row_token_weights(row: SegmentRow, step_weights: StepWeights | None) -> NDAr
             raise DataError(
                 f"trajectory {row.trajectory_id}: step {step} has no weight; "
                 "train on a dataset built from the same trajectories as the weights"
+            )
+        if not 0.0 <= weight < math.inf:
+            raise DataError(
+                f"trajectory {row.trajectory_id}: step {step} has the weight {weight}; weights are finite and at least "
+                "0: train the values that they are made of again"
             )
         weights[row.step_index == step] = weight
     return weights

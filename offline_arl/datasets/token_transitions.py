@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_arl.datasets.segments import SegmentDataset, SegmentRow
+from offline_arl.datasets.transitions import rewards_of
 from offline_arl.errors import DataError
 
 DiscountUnit = Literal["step", "token"]
@@ -84,13 +85,16 @@ def token_transitions(
         truncation: "bootstrap" or "terminal"; the latter counts running out of steps as an end of value 0.
 
     Raises:
-        DataError: A segment starts with an action token, so there is no state before it.
+        DataError: A segment starts with an action token, so there is no state before it; there is no action token; or
+            a reward is not a number.
         UsageError: The dataset holds no transitions.
     """
     dataset.require_kind("transitions")
     rows = list(dataset)
     found = [_decisions(row) for row in rows]
     counts = np.array([len(one.positions) for one in found])
+    if not counts.any():
+        raise DataError("no step has action tokens, so there is nothing to learn values from; build the dataset again")
     finals = np.array([row.final_state for row in rows], dtype=np.int64)
     trajectories = _numbered([row.trajectory_id for row in rows])
     state_starts = np.concatenate([[0], np.cumsum(counts + finals)])
@@ -124,7 +128,6 @@ def token_transitions(
 
 def _decisions(row: SegmentRow) -> _RowDecisions:
     assert row.steps is not None
-    assert row.rewards is not None
     assert row.terminated is not None
     assert row.truncated is not None
     positions = np.flatnonzero(row.action_mask)
@@ -137,7 +140,7 @@ def _decisions(row: SegmentRow) -> _RowDecisions:
         positions=positions,
         steps=steps,
         last_of_step=last,
-        rewards=np.where(last, row.rewards[place], np.float32(0)),
+        rewards=np.where(last, rewards_of(row)[place], np.float32(0)),
         terminated=row.terminated[place] & last,
         truncated=row.truncated[place] & last,
     )

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from offline_arl.datasets.manifest import DatasetManifest
 from offline_arl.datasets.segments import SegmentRenderer, SegmentRow, SegmentWriter, rows_of
+from offline_arl.errors import DataError
 from offline_arl.rewards.components import RewardConfig, step_rewards
 from offline_arl.trajectories.schema import Trajectory
 
@@ -110,6 +112,23 @@ def scored_rewards(trajectory: Trajectory, config: RewardConfig, exclude: Callab
 def steps_of(row: SegmentRow) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     """[S] the steps whose action tokens are in a row, ascending."""
     return np.unique(row.step_index[row.action_mask]).astype(np.int32)
+
+
+def rewards_of(row: SegmentRow) -> NDArray[np.float32]:
+    """[S] the reward of each step of a row of transitions.
+
+    Raises:
+        DataError: One is not a number.
+    """
+    assert row.steps is not None
+    assert row.rewards is not None
+    wrong = np.flatnonzero(~np.isfinite(row.rewards))
+    if len(wrong):
+        raise DataError(
+            f"trajectory {row.trajectory_id}: the reward of step {row.steps[wrong[0]]} is {row.rewards[wrong[0]]}; "
+            "leave the trajectory out or give it a reward, and build the dataset again"
+        )
+    return row.rewards
 
 
 def _with_transitions(

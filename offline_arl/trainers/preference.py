@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -96,11 +97,12 @@ def train_preferences(
     Raises:
         UsageError: The dataset is of the wrong kind, a checkpoint is of another run, a package is missing, or the
             memory does not suffice.
-        DataError: No row has a weight above 0, KTO has labels of one kind alone, the dataset does not fit the model,
-            or training diverged.
+        DataError: No row has a weight above 0, one has a weight that is no number or a side without action tokens, KTO
+            has labels of one kind alone, the dataset does not fit the model, or training diverged.
     """
     output_dir = Path(output_dir)
     rows = _rows_with_weight(dataset, config)
+    _check_sides(rows)
     check_fits(model, _Sides(rows))
     reference = {
         "model": model if reference_model is None else reference_model,
@@ -170,12 +172,29 @@ def _rows_with_weight(dataset: PairDataset | UnpairedDataset, config: AnyPrefere
         raise UsageError(
             f"{_ALGORITHMS[type(config)]} trains on a dataset of kind {kind.kind}, this one is of kind {dataset.kind}"
         )
-    kept = [index for index, weight in enumerate(dataset.column("weight")) if weight > 0]
+    weights = dataset.column("weight")
+    names = dataset.column("pair_id" if isinstance(dataset, PairDataset) else "row_id")
+    for name, weight in zip(names, weights, strict=True):
+        if not 0.0 <= weight < math.inf:
+            raise DataError(f"row {name} has the weight {weight}; give weights that are finite and at least 0")
+    kept = [index for index, weight in enumerate(weights) if weight > 0]
     if not kept:
         raise DataError("no row has a weight above 0: nothing to train on; build the dataset again")
     if len(kept) < len(dataset):
         _logger.info("%d of %d rows carry no weight and are left out", len(dataset) - len(kept), len(dataset))
     return _Subset(dataset, kept)
+
+
+def _check_sides(rows: Sequence[Any]) -> None:
+    """Refuse a side without anything to score, whose probability would be 1 whatever the policy does.
+
+    Raises:
+        DataError: There is one.
+    """
+    for row in rows:
+        if any(not side.action_mask[1:].any() for side in _sides(row)):
+            name = row.pair_id if isinstance(row, PairRow) else row.row_id
+            raise DataError(f"row {name} has a side without action tokens; leave it out and build the dataset again")
 
 
 def _check_labels(rows: Sequence[Any], config: KTOConfig) -> None:

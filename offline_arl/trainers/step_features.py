@@ -14,6 +14,7 @@ from offline_arl.models.feature_cache import features_fingerprint, load_features
 from offline_arl.models.feature_writer import write_feature_cache
 from offline_arl.models.features import StepFeatures
 from offline_arl.models.policy import policy_fingerprint
+from offline_arl.trainers.model_checks import check_fits
 from offline_arl.trainers.run import pad_token_id
 from offline_arl.trainers.update_trainer import Report
 
@@ -38,9 +39,10 @@ def compute_features(
         report: Told (tokens done, tokens in all) as they are computed, padding not counted.
 
     Raises:
-        DataError: The dataset is empty, or a segment starts with an action token.
+        DataError: The dataset is empty or does not fit the model, or a segment starts with an action token.
         UsageError: The tokenizer has no token that can fill rows, or another process writes the cache.
     """
+    check_fits(model, dataset)
     fingerprint = features_fingerprint(
         model_fingerprint=policy_fingerprint(model), dataset_sha256=dataset.manifest.content_sha256, config=config
     )

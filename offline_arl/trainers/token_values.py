@@ -34,6 +34,7 @@ from offline_arl.errors import DataError
 from offline_arl.models.token_heads import TokenHeadShape, TokenValueHeads
 from offline_arl.trainers.checkpoint import require_finite
 from offline_arl.trainers.config import TokenCQLConfig, TokenIQLConfig
+from offline_arl.trainers.model_checks import check_fits
 from offline_arl.trainers.random_state import preserved_random_state
 from offline_arl.trainers.run import ResumeFrom, RunFolders, TrainingRun, pad_token_id
 from offline_arl.trainers.token_critic import TokenCritic
@@ -112,10 +113,12 @@ def train_token_values(
         Heads that read the states of the model as it is now; their critics are the target critics.
 
     Raises:
-        DataError: Every task was held out, a segment starts with an action, or training diverged.
+        DataError: The dataset is empty or does not fit the model, every task was held out, a segment starts with an
+            action, a reward is not a number, or training diverged.
         UsageError: The dataset holds no transitions, a checkpoint is of another run, a package is missing, or the
             memory does not suffice.
     """
+    check_fits(model, dataset)
     generator = torch.Generator().manual_seed(seed)
     data = _prepare(model, tokenizer, dataset, config, generator)
     heads = TokenValueHeads(_shape(model, config), generator=generator).to(model.device)

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from offline_arl.datasets.segments import SegmentDataset, SegmentRow
+from offline_arl.datasets.transitions import rewards_of
 from offline_arl.errors import DataError
 from offline_arl.models.features import StepFeatures
 from offline_arl.objectives import generalized_advantages, td_lambda_returns
@@ -51,7 +52,7 @@ def join_transitions(
         discount: A step, for the logged returns.
 
     Raises:
-        DataError: A step has no features, or a reward is not a number.
+        DataError: There is no step, a step has no features, or a reward is not a number.
         UsageError: The dataset is of another kind.
     """
     dataset.require_kind("transitions")
@@ -61,10 +62,10 @@ def join_transitions(
 def transition_table(
     features: StepFeatures, rows: Iterable[SegmentRow], *, truncation: str, discount: float
 ) -> TransitionTable:
-    """`join_transitions` for rows that need not be those of a dataset; at least one step.
+    """`join_transitions` for rows that need not be those of a dataset.
 
     Raises:
-        DataError: A step has no features, or a reward is not a number.
+        DataError: There is no step, a step has no features, or a reward is not a number.
     """
     row_of = features.row_of()
     numbers: dict[str, int] = {}
@@ -81,6 +82,8 @@ def transition_table(
             terminated = ended or (cut_off and truncation == "terminal")
             following = None if terminated else row_of.get((row.trajectory_id, step + 1))
             columns.append((state, following or 0, reward, terminated, terminated or following is not None, number))
+    if not columns:
+        raise DataError("no step has action tokens, so there is nothing to learn values from; build the dataset again")
     states, following_rows, rewards, ends, targets, owners = zip(*columns, strict=True)
     table = TransitionTable(
         state_rows=torch.tensor(states),
@@ -101,15 +104,9 @@ def transition_table(
 def _signals(row: SegmentRow) -> Iterator[tuple[int, float, bool, bool]]:
     """(step, reward, terminated, truncated) of each step of a row."""
     assert row.steps is not None
-    assert row.rewards is not None
     assert row.terminated is not None
     assert row.truncated is not None
-    for step, reward, ended, cut_off in zip(row.steps, row.rewards, row.terminated, row.truncated, strict=True):
-        if not math.isfinite(reward):
-            raise DataError(
-                f"trajectory {row.trajectory_id}: the reward of step {step} is {reward}; "
-                "leave the trajectory out or give it a reward, and build the dataset again"
-            )
+    for step, reward, ended, cut_off in zip(row.steps, rewards_of(row), row.terminated, row.truncated, strict=True):
         yield int(step), float(reward), bool(ended), bool(cut_off)
 
 

@@ -79,6 +79,13 @@ def fit_values(
     for name, part in (("train", training), ("held_out", validation)):
         if len(part):
             diagnostics.update({f"{name}/{key}": value for key, value in learner.evaluate(part).items()})
+    for name, value in diagnostics.items():
+        if not math.isfinite(value):
+            largest = float(table.rewards.abs().max())
+            raise DataError(
+                f"training diverged: {name} is {value} with rewards of up to {largest:g}; scale the rewards so that "
+                "returns are about 1, or lower learning_rate"
+            )
     return ValueResult(final, diagnostics, held_out)
 
 

@@ -178,6 +178,8 @@ def _repeated(
     rows: np.ndarray[Any, np.dtype[np.int64]], times: NDArray[np.float64], *, seed: int
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Each row as often as the whole run sees it: `times`, rounded up or down at random."""
+    if not (np.isfinite(times).all() and (times >= 0).all()):
+        raise DataError("a row is to be seen a number of times that is negative or no number; give other frequencies")
     offsets = np.random.default_rng([seed, 1]).random(len(rows))
     repeated = np.repeat(rows, np.floor(times + offsets).astype(np.int64))
     if len(repeated) == 0:
