@@ -99,12 +99,7 @@ class VerifiersText:
         event = self._worker.say(self._episode, self._wire(message))
         if event["event"] == "turn":
             return StepResult(self._news(event["messages"]), 0.0, terminated=False, truncated=False)
-        self.close()
-        if event["error"] is not None:
-            raise DataError(f"{self._name}: {event['error']}")
-        score = float(event["reward"])
-        parts = {name: float(value) for name, value in event["parts"].items()}
-        self._outcome = Outcome("scored", score >= self._threshold, score, parts, self._name)
+        score = self._judged(event)
         truncated = bool(event["truncated"])
         stop = str(event["stop"] or StopReason.GOAL)
         reason = {"max_turns": StopReason.MAX_STEPS, "agent_completed": StopReason.ANSWERED}.get(stop, stop)
@@ -113,6 +108,26 @@ class VerifiersText:
     def outcome(self) -> Outcome:
         """The rubric's verdict; unscored before the episode's end."""
         return self._outcome
+
+    def abandon(self, reason: str) -> None:
+        """End an episode that does not go on (the context is full): the rubric judges what there is."""
+        if self._episode is None:
+            return
+        event = self._worker.stop(self._episode, reason)
+        if event["event"] == "turn":  # of a program that asks on, although its run is over
+            self.close()
+            raise DataError(f"{self._name}: the environment cannot be stopped")
+        self._judged(event)
+
+    def _judged(self, event: dict[str, Any]) -> float:
+        """Take the verdict at the end of an episode; returns the score."""
+        self.close()
+        if event["error"] is not None:
+            raise DataError(f"{self._name}: {event['error']}")
+        score = float(event["reward"])
+        parts = {name: float(value) for name, value in event["parts"].items()}
+        self._outcome = Outcome("scored", score >= self._threshold, score, parts, self._name)
+        return score
 
     def close(self) -> None:
         """Let go of the episode."""

@@ -93,6 +93,11 @@ class WorkerProcess:
         self._send({"op": "say", "episode": name, "message": message})
         return self.event(name)
 
+    def stop(self, name: str, reason: str) -> dict[str, Any]:
+        """Say that the policy will say nothing more; returns the end, with the verdict on what there is."""
+        self._send({"op": "stop", "episode": name, "reason": reason})
+        return self.event(name)
+
     def abandon(self, name: str) -> None:
         """Forget an episode; one that is not over is ended."""
         if self._queues.pop(name, None) is not None and not self._ended:

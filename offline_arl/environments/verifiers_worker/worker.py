@@ -6,6 +6,7 @@ for chat completions whose answers are the policy's messages. One line of JSON i
     {"op": "tasks", "start": 0, "count": 10}
     {"op": "start", "episode": "7", "data": {...}}                    data: a task's
     {"op": "say", "episode": "7", "message": {"role": "assistant", ...}}
+    {"op": "stop", "episode": "7", "reason": "context_length"}        no further message will come: judge what there is
     {"op": "abandon", "episode": "7"}
 
 and out on standard output:
@@ -71,7 +72,7 @@ class Episode:
     """One episode. Its turns are asked for one at a time."""
 
     def __init__(self) -> None:
-        self.trace_id: str | None = None
+        self.trace: Any = None  # of the policy's run
         self.waiting: asyncio.Future[dict[str, Any]] | None = None
         self.problem: str | None = None
         self.task: asyncio.Task[None] | None = None
@@ -127,6 +128,10 @@ class Worker:
             return
         if message["op"] == "say" and known.waiting is not None and not known.waiting.done():
             known.waiting.set_result(message["message"])
+        elif message["op"] == "stop" and known.waiting is not None and not known.waiting.done():
+            # A run that has a reason to stop takes no further message, whatever it says, and goes on to be judged.
+            known.trace.stop(message["reason"])
+            known.waiting.set_result({"role": "assistant", "content": ""})
         elif message["op"] == "abandon" and known.task is not None:
             known.task.cancel()
 
@@ -162,19 +167,19 @@ class Worker:
             self._episodes.pop(name, None)
             if episode.waiting is not None:  # nobody will say it any more
                 episode.waiting.cancel()
-            if episode.trace_id is not None:
-                self._names.pop(episode.trace_id, None)
+            if episode.trace is not None:
+                self._names.pop(episode.trace.id, None)
 
     def _watch(self, name: str, episode: Episode, trace: Any) -> None:
         if trace.agent is None or trace.agent.name != self._role:
             return
-        if episode.trace_id is not None:
+        if episode.trace is not None:
             episode.problem = f"the environment runs {self._role} more than once in an episode"
-        episode.trace_id = episode.trace_id or trace.id
+        episode.trace = episode.trace or trace
         self._names[trace.id] = name
 
     def _result(self, episode: Episode, played: Any) -> dict[str, Any]:
-        trace = next((trace for trace in played.traces if trace.id == episode.trace_id), None)
+        trace = next((trace for trace in played.traces if trace is episode.trace), None)
         errors = [*played.errors, *(error for item in played.traces for error in item.errors)]
         if episode.problem is not None or trace is None or not played.ok:
             last = f"{errors[-1].type}: {errors[-1].message}" if errors else "the policy was never asked"

@@ -151,6 +151,24 @@ def test_an_environment_of_several_turns_by_a_file(importable: None, tmp_path: P
 
 
 @needs_verifiers
+def test_an_episode_whose_context_is_full_is_judged_as_it_stands(shop: VerifiersFamily, importable: None) -> None:
+    environment = shop.make()
+    environment.reset(task(shop, "ink-2"))
+    for _ in range(2):  # what follows the last message is not yet part of verifiers' trace
+        environment.step(called(("shop_price", '{"item": "ink"}')))
+    environment.abandon("context_length")
+    assert environment.outcome().status == "scored"
+    assert (environment.outcome().success, environment.outcome().score) == (False, 0.25)
+    environment.abandon("context_length")  # it is over already
+    game = VerifiersFamily("offline_arl_toy_game")
+    environment = game.make()
+    environment.reset(game.tasks("test", 1)[0])
+    environment.abandon("context_length")
+    assert (environment.outcome().success, environment.outcome().score) == (False, 0.0)
+    game.close()
+
+
+@needs_verifiers
 def test_a_worker_that_dies_is_told_of(importable: None) -> None:
     family = VerifiersFamily("offline_arl_toy_game")
     environment = family.make()
