@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from offline_arl.online.diagnosis.drift import has_collapsed
 from offline_arl.online.diagnosis.findings import Finding
 from offline_arl.online.diagnosis.history import RECENT, View
 
@@ -23,7 +24,7 @@ CLONING_RISE = 0.3
 
 def data_quality(view: View) -> Iterator[Finding]:
     """The episodes, or the logged ones beside them, hold little to learn from."""
-    if view.count >= RECENT and view.unsolved:
+    if view.count >= RECENT and view.unsolved and not has_collapsed(view):  # else that is why attempts are alike
         yield from _repetition(view)
     yield from _shares(view)
     yield from _tasks(view)

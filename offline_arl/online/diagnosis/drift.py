@@ -27,12 +27,16 @@ USUAL_GROUP = 8  # episodes a task, where a run recorded no facts of its episode
 DROP_STEPS = RECENT  # averaged at the start, and twice as many at the end
 
 
+def has_collapsed(view: View) -> bool:
+    """Whether the policy has lost nearly all of the entropy that it started with."""
+    before = view.first_entropy
+    return view.comparable and before >= ENTROPY_START and view.last_entropy() <= ENTROPY_SHARE * before
+
+
 def entropy_collapse(view: View) -> Iterator[Finding]:
     """The policy hardly explores any more, although tasks are left to solve."""
-    if not view.comparable or not view.unsolved:
-        return
-    before, now = view.first_entropy, view.last_entropy()
-    if before >= ENTROPY_START and now <= ENTROPY_SHARE * before:
+    if view.unsolved and has_collapsed(view):
+        before, now = view.first_entropy, view.last_entropy()
         yield view.finding(
             "entropy_collapse",
             "entropy",

@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean, median, stdev
 
 from offline_arl.online.diagnosis.findings import Finding
-from offline_arl.online.diagnosis.history import FEW, RECENT, View, numbers
+from offline_arl.online.diagnosis.history import DEAD_STEPS, FEW, RECENT, View, numbers
 
 # The median gradient norm of runs that learn well grows up to three times as groups fall silent.
 GRADIENT_GROWTH = 10.0
@@ -26,7 +26,7 @@ KL_NOTABLE = 0.2  # below, every KL grows like that, since it begins at 0
 INVALID_RISE = 0.5  # invalid actions an episode more than at the start, and twice as many: every second episode
 TRUNCATED_RISE = 0.3  # share of episodes; runs that learn well stay within 0.1 of their start
 ENTROPY_RISE = 0.5  # nats a token, and three times the start: a policy that guesses among more tokens than it did
-SUCCESS_LOSS = 0.5  # share of the success of the start under which gibberish is fatal
+SUCCESS_LOSS = 0.5  # share of the success of the start; who has lost it for so many steps does not come back
 
 
 def loss_oscillation(view: View) -> Iterator[Finding]:
@@ -101,30 +101,27 @@ def kl_growth(view: View) -> Iterator[Finding]:
     the bound is never below that. Without a reference, and where no token trains, there is no KL: then gibberish is
     told by two of its signs, or by one and the loss of success.
     """
-    if view.count <= FEW:
-        return
-    kl = view.middle("kl", FEW)
     bound = max(KL_BOUND, _nan_to(view.first_entropy, 0.0))
     why = f"{bound:.2g} nats a token: a policy that only grows surer of what it did moves less"
     remedy = "raise kl_coefficient, lower learning_rate or updates_per_step, raise warmup_steps"
-    signs = _gibberish(view)
-    success, success_now = view.first("success"), view.last("success", FEW)
-    is_lost = success_now <= SUCCESS_LOSS * success
-    if (kl >= bound and signs) or (math.isnan(kl) and (len(signs) > 1 or (signs and is_lost))):
-        told = "the KL is not known" if math.isnan(kl) else f"KL {kl:.2f} nats a token"
+    patience = view.dead_steps or DEAD_STEPS
+    told = _gibberish(view, bound, FEW)
+    is_fatal = False
+    if view.last("success", patience) <= SUCCESS_LOSS * view.first("success"):
+        lasting = _gibberish(view, bound, patience)
+        is_fatal = lasting is not None
+        told = lasting or told
+    if told is not None:
         yield view.finding(
             "kl_growth",
             "gibberish",
-            evidence=f"{told}; {', '.join(signs)}; sampled success {success:.2f}, now {success_now:.2f}",
+            evidence=told,
             threshold=(
-                f"{why}; gibberish is what also shows in invalid actions, truncation or entropy, fatal once half of "
-                "the success is lost"
+                f"{why}; gibberish is what also shows in invalid actions, truncation or entropy, fatal where half of "
+                f"the success is lost for {patience} steps (stop.dead_steps)"
             ),
-            remedy=(
-                f"go on from an earlier state: {remedy}"
-                + ("; a kl_coefficient of 0 lets the policy go anywhere" if numbers(view.recent, "kl") == [] else "")
-            ),
-            severity="fatal" if is_lost else "warning",
+            remedy=f"go on from an earlier state: {remedy}",
+            severity="fatal" if is_fatal else "warning",
         )
     elif view.count >= RECENT and view.middle("kl") >= bound:
         yield view.finding(
@@ -160,18 +157,30 @@ def _acceleration(view: View, remedy: str) -> Iterator[Finding]:
         )
 
 
-def _gibberish(view: View) -> list[str]:
+def _gibberish(view: View, bound: float, steps: int) -> str | None:
+    """What the last steps show of it; None where it is none, or nothing but the warm start was seen yet."""
+    if view.count <= steps:
+        return None
     signs = []
-    before, now = view.first("invalid_actions"), view.last("invalid_actions", FEW)
+    before, now = view.first("invalid_actions"), view.last("invalid_actions", steps)
     if now >= before + INVALID_RISE and now >= 2 * before:
         signs.append(f"invalid actions {before:.2f} an episode, now {now:.2f}")
-    before, now = view.first("truncated"), view.last("truncated", FEW)
+    before, now = view.first("truncated"), view.last("truncated", steps)
     if now >= before + TRUNCATED_RISE:
         signs.append(f"truncated {before:.0%}, now {now:.0%}")
-    before, now = view.first_entropy, view.last_entropy(FEW)
+    before, now = view.first_entropy, view.last_entropy(steps)
     if now >= before + ENTROPY_RISE and now >= 3 * before:
         signs.append(f"entropy {before:.2f} nats a token, now {now:.2f}")
-    return signs
+    kl, success, success_now = view.middle("kl", steps), view.first("success"), view.last("success", steps)
+    told = f"KL {kl:.2f} nats a token"
+    if math.isnan(kl):
+        told = "the KL is not known"
+        if success_now <= SUCCESS_LOSS * success:
+            signs.append("half of the success is lost")
+    if not (kl >= bound and signs) and not (math.isnan(kl) and len(signs) > 1):
+        return None
+    success_told = f"sampled success {success:.2f}, now {success_now:.2f}"
+    return f"over {steps} steps: {told}; {', '.join(signs)}; {success_told}"
 
 
 def _nan_to(value: float, other: float) -> float:

@@ -152,11 +152,16 @@ def test_a_loss_that_is_no_number_is_fatal_where_there_was_something_to_learn() 
     assert "not_finite" not in symptoms(history(3, idle))
 
 
-def test_gibberish_is_fatal_once_half_of_the_success_is_lost() -> None:
-    for success, severity in ((0.35, "warning"), (0.25, "fatal")):
-        found = symptoms(history(12, late(kl=1.5, invalid_actions=2.0, success=success)))["gibberish"]
-        assert found.severity == severity
-        assert "kl_coefficient" in found.remedy
+def test_gibberish_is_fatal_where_half_of_the_success_is_lost_for_as_many_steps() -> None:
+    for success, severities in ((0.35, ["warning"]), (0.2, ["warning", "fatal"])):
+        found = diagnose(history(20, late(kl=1.5, invalid_actions=2.0, success=success)))
+        gibberish = [finding for finding in found if finding.symptom == "gibberish"]
+        assert [finding.severity for finding in gibberish] == severities
+        assert all("kl_coefficient" in finding.remedy for finding in gibberish)
+    # Success of ten steps: (2 * 0.6 + 8 * 0.2) / 10 = 0.28 at step 13 is the first below half of 0.6.
+    assert gibberish[-1].step == 13
+    back = history(20, lambda step: {"kl": 1.5, "invalid_actions": 2.0, "success": 0.1} if 2 < step < 8 else {})
+    assert symptoms(back)["gibberish"].severity == "warning"
 
 
 def test_gibberish_without_a_reference_takes_two_signs_or_one_and_a_loss_of_success() -> None:
@@ -177,6 +182,13 @@ def test_what_fillers_show_in_a_step_without_a_signal_counts_for_nothing() -> No
 
 def test_a_policy_that_was_sure_from_the_start_has_no_entropy_to_lose() -> None:
     assert diagnose(history(20, facts=lambda step: {"entropy": 0.015 if step == 1 else 1e-4})) == []
+
+
+def test_attempts_that_are_alike_because_entropy_collapsed_are_not_the_samplers_fault() -> None:
+    alike: dict[str, Any] = {"uniform_groups": 1.0}
+    collapsed = history(20, facts=lambda step: alike | {"entropy": 1e-3} if step > 5 else {})
+    assert set(kinds(collapsed)) == {"entropy_collapse"}
+    assert set(kinds(history(20, facts=alike))) == {"data_quality"}
 
 
 def test_length_may_change_more_where_success_rises_with_it_or_tasks_change() -> None:
