@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -162,6 +163,13 @@ def test_gibberish_is_fatal_where_half_of_the_success_is_lost_for_as_many_steps(
     assert gibberish[-1].step == 13
     back = history(20, lambda step: {"kl": 1.5, "invalid_actions": 2.0, "success": 0.1} if 2 < step < 8 else {})
     assert symptoms(back)["gibberish"].severity == "warning"
+
+
+def test_a_kl_with_which_success_rises_is_what_learning_costs() -> None:
+    for success, expected in ((0.64, {"kl_growth": 11}), (0.66, {})):
+        found = history(30, late(9, kl=0.9, success=success))
+        found.records[3:8] = [replace(record, success=success) for record in found.records[3:8]]
+        assert kinds(found) == expected
 
 
 def test_gibberish_without_a_reference_takes_two_signs_or_one_and_a_loss_of_success() -> None:
