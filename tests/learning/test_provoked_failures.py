@@ -60,11 +60,12 @@ FAILURES = {
     "six tasks again and again": Failure("data_quality", "few_tasks", tasks=6, steps=12),
     "a judge that pays for failing": Failure("environment", "contradictions", Contrary, steps=6),
     "a task type whose harness fails": Failure("environment", "failing_type:odd", OddJudgeAway, steps=6),
-    "a task type that nobody can solve": Failure("environment", "unsolved_type:odd", OddNeverRight),
+    "a task type that nobody can solve": Failure("environment", "unsolved_type:odd", OddNeverRight, steps=14),
     "an entropy term with the wrong sign": Failure(
         "entropy_collapse",
         "entropy",
         Misled,
+        steps=14,
         settings=FAST | {"updates_per_step": 2, "reuse_limit": 10.0, "group_gate": "none"},
         unchecked={"entropy_coefficient": -5.0},
     ),
@@ -72,12 +73,13 @@ FAILURES = {
         "length_drift",
         "mean_tokens_up",
         PaysForLength,
+        steps=14,
         settings=FAST | {"group_gate": "return", "max_tokens_per_step": 32},
     ),
 }
 
 
-def train(policy: Path, output: Path, failure: Failure) -> GrpoResult:
+def train(policy: Path, output: Path, failure: Failure, *, seed: int = 0) -> GrpoResult:
     values: dict[str, Any] = {
         "steps": failure.steps,
         "group_size": 4,
@@ -94,7 +96,7 @@ def train(policy: Path, output: Path, failure: Failure) -> GrpoResult:
     }
     config = GrpoConfig(**{**values, **failure.settings}).model_copy(update=failure.unchecked)
     family = LookupVariant(failure.environment)
-    return train_grpo(policy, family, TRAIN[: failure.tasks], config, output, seed=0)
+    return train_grpo(policy, family, TRAIN[: failure.tasks], config, output, seed=seed)
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -123,10 +125,10 @@ def test_a_sampler_with_other_weights_is_named(
     assert {(finding.kind, finding.symptom) for finding in result.findings} == {("mismatch", "growing")}
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_a_training_that_goes_well_has_no_findings(lookup_policy: Path, tmp_path: Path, seed: int) -> None:
     settings = {"group_size": 8, "prompts_per_step": 8, "rows_per_batch": 64}
-    result = train(lookup_policy, tmp_path, Failure("", "", settings=settings))
+    result = train(lookup_policy, tmp_path, Failure("", "", settings=settings), seed=seed)
     assert result.findings == []
     assert result.history[-1].step == STEPS
 
