@@ -129,7 +129,9 @@ class StopConfig(_Frozen):
 
     environment_steps: PositiveInt | None = None  # a budget; the step that exceeds it is the last
     patience: PositiveInt | None = None  # validations without a better policy; None: never
-    dead_steps: PositiveInt | None = 10  # steps in a row in which no group taught anything or the loss is not finite
+    # Steps in a row in which no group taught anything, or over which half of the success was lost; a loss that is not
+    # finite stops at once. None: nothing that goes wrong stops the training.
+    dead_steps: PositiveInt | None = 10
 
 
 class GrpoConfig(_Frozen):

@@ -31,7 +31,7 @@ class StepRecord:
     idle_groups: float  # share of groups that teach nothing: all attempts are worth the same
     identical_episodes: float  # share of episodes whose sampled tokens another attempt of their group has too
     refilled_groups: int  # drawn in place of idle ones
-    kl: float | None  # to the warm start, a token, before the first update; None without a reference
+    kl: float | None  # to the warm start, a token, before the first update; None without a reference or a trained token
     entropy: float  # nats a token, before the first update
     loss: float
     gradient_norm: float

@@ -314,13 +314,14 @@ class OnlineRun:
 
     def _record(self, step: int) -> StepRecord:
         logs, watch = self._step_logs, self.trainer.watch
+        fillers = bool(self.groups.idle.all())  # nothing but fillers was computed: their KL and entropy say nothing
         return StepRecord(
             step=step,
             idle_groups=float(self.groups.idle.mean()),
             refilled_groups=self.groups.refilled,
             **summarize_episodes(self.groups.played, group_size=self.config.group_size),  # type: ignore[arg-type]
-            kl=logs[0].get("kl") if self.config.kl_coefficient else None,
-            entropy=float(logs[0].get("entropy", float("nan"))),
+            kl=logs[0].get("kl") if self.config.kl_coefficient and not fillers else None,
+            entropy=float("nan") if fillers else float(logs[0].get("entropy", float("nan"))),
             loss=mean([float(entry["loss"]) for entry in logs]),
             gradient_norm=max(float(entry.get("grad_norm", float("nan"))) for entry in logs),
             ratio_drift=watch.drift,
