@@ -28,10 +28,10 @@ def smaller(name: str, *, trajectories: int, updates: int, value_steps: int, **e
     whole = load_pipeline(PIPELINES / f"{name}.yaml")
     settings = [f"stages.logs.trajectories={trajectories}"]
     for stage, config in whole.stages.items():
-        if config.kind == "train":
-            settings.append(
-                f"stages.{stage}." + (f"max_steps={updates}" if hasattr(config, "epochs") else f"steps={value_steps}")
-            )
+        if hasattr(config, "max_steps"):
+            settings.append(f"stages.{stage}.max_steps={updates}")
+        elif config.kind == "train" and hasattr(config, "steps"):
+            settings.append(f"stages.{stage}.steps={value_steps}")
         if isinstance(config, Evaluate):
             given = {"backend": "transformers", "split": "validation", **evaluation}
             settings += [f"stages.{stage}.{key}={value}" for key, value in given.items()]

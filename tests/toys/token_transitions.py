@@ -88,6 +88,9 @@ class OneHotModel(nn.Module):
         self.output = nn.Linear(inputs, outputs or inputs, bias=False)
         self._is_stateful = True  # no cache, so no shared prefix
 
+    def get_input_embeddings(self) -> SimpleNamespace:
+        return SimpleNamespace(weight=torch.eye(self.output.in_features))
+
     def get_output_embeddings(self) -> nn.Linear:
         return self.output
 
