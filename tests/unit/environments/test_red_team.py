@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from toys.lookup import LookupFamily
 
 from offline_arl.environments import load
 from offline_arl.environments.checking import check
@@ -77,4 +78,4 @@ def test_where_nothing_failed_or_nothing_is_known_it_is_told(tmp_path: Path) -> 
         training_cases_of("support_desk", tmp_path / "episodes", tmp_path / "cases")
     assert not (tmp_path / "cases").exists()
     with pytest.raises(UsageError, match="no examples"):
-        list(training_cases(load("double_t_maze"), []))
+        list(training_cases(LookupFamily(), []))

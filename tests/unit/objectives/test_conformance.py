@@ -50,7 +50,8 @@ def test_every_objective_is_a_case() -> None:
     functions = {name for name in objectives.__all__ if name[0].islower()}
     inside_others |= {"token_transition_losses"}
     renamed = {"double_q_td_loss", "cal_ql", "token_iql"}
-    not_per_position |= {"sequence_logprobs", "kto_reference_point"}
+    weights_and_selections |= {"mismatch_weights"}
+    not_per_position |= {"sequence_logprobs", "kto_reference_point", "group_advantages"}
     expected = functions - inside_others - weights_and_selections - not_per_position - {"token_iql_losses"}
     assert set(CASES) == expected | renamed
 
