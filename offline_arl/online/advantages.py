@@ -82,6 +82,6 @@ def _worth(episode: Episode, length: LengthConfig | None) -> float:
     worth = episode.total_reward or 0.0
     if length is None:
         return worth
-    tokens = int(episode.action_mask.sum())
+    tokens = len(episode.sampled_tokens)
     excess = (tokens - length.free) / (length.limit - length.free)
     return worth - length.penalty * min(max(excess, 0.0), 1.0)

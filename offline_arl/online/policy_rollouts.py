@@ -60,7 +60,7 @@ class PolicyRollouts:
         self._renderer = renderer
         self._config = config
         self._seed = seed
-        self._conditioning = load_conditioning(policy_path)  # of a policy that reads returns: asked for the best
+        self.conditioning = load_conditioning(policy_path)  # of a policy that reads returns: asked for the best
         self._restarts = 0
         self._synced_step: int | None = 0  # the sampler starts with the weights of the warm start
         self.sampler: Sampler = self._start()
@@ -142,7 +142,7 @@ class PolicyRollouts:
             seed=step_seed(self._seed, purpose, 0, step if purpose == "training" else 0),
             group_size=group_size,
             policy=f"grpo-step-{step}" if purpose == "training" else None,
-            conditioning=self._conditioning,
+            conditioning=self.conditioning,
             schedule=self._config.rollout_schedule,
         )
 

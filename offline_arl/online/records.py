@@ -75,7 +75,7 @@ def summarize_episodes(episodes: Sequence[Episode], *, group_size: int) -> dict[
         "mean_return": mean(returns),
         "return_spread": mean([_spread(group) for group in groups]),
         "mean_steps": mean([episode.n_steps for episode in sound]),
-        "mean_tokens": mean([_sampled_tokens(episode) for episode in sound]),
+        "mean_tokens": mean([len(episode.sampled_tokens) for episode in sound]),
         "invalid_actions": mean([episode.n_invalid for episode in sound]),
         "truncated": mean([episode.trajectory.truncated for episode in sound]),
         "infrastructure_errors": len(episodes) - len(sound),
@@ -93,18 +93,10 @@ def _spread(group: Sequence[Episode]) -> float:
     return float(np.std(returns)) if returns else 0.0
 
 
-def _sampled_tokens(episode: Episode) -> int:
-    return sum(int(segment.action_mask.sum()) for segment in episode.segments)
-
-
 def _identical(groups: Sequence[Sequence[Episode]]) -> float:
     twins, total = 0, 0
     for group in groups:
-        sampled = [
-            b"".join(segment.token_ids[segment.action_mask].tobytes() for segment in episode.segments)
-            for episode in group
-            if not episode.infrastructure_error
-        ]
+        sampled = [episode.sampled_tokens.tobytes() for episode in group if not episode.infrastructure_error]
         twins += sum(sampled.count(text) > 1 for text in sampled)
         total += len(sampled)
     return twins / total if total else float("nan")

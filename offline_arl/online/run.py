@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offline_arl.datasets.return_conditioning import load_conditioning
 from offline_arl.environments.protocol import EnvironmentFamily, Task
 from offline_arl.errors import DataError, UsageError
 from offline_arl.online.advantages import token_advantages, training_returns
@@ -100,7 +99,6 @@ class OnlineRun:
         self.renderer = renderer
         self.parts = parts
         self._on_episodes = on_episodes
-        self.conditioning = load_conditioning(policy_path)
         self.schedule = TaskSchedule(
             parts.tasks,
             curriculum=config.curriculum,
@@ -115,7 +113,7 @@ class OnlineRun:
         self._seconds: dict[str, float] = defaultdict(float)  # of the current step
         self._step_logs: list[dict[str, Any]] = []
         self._wanted: list[str] = []
-        self._failures: dict[str, float] = {}
+        self._failures: dict[str, float] = {}  # share of attempts, of the last step that attempted a task type
         self._step = 0
         self._checkpoint = begin_run(
             folder,
@@ -188,9 +186,10 @@ class OnlineRun:
         self.groups = groups
         if self._on_episodes is not None and self.processes.first:
             self._on_episodes(step, groups.played)
-        self.schedule.update(success_by_type(groups.played, self.config.group_size))
+        success = success_by_type(groups.played, self.config.group_size)
+        self.schedule.update(success)
+        self._failures |= {task_type: 1.0 - mean(shares) for task_type, shares in success.items()}
         self._wanted = tasks_without_success(groups.episodes)
-        self._note_failures(groups)
         returns = training_returns(groups.episodes, self.config.length)
         turns = self._judge(groups)
         advantages = token_advantages(groups.episodes, returns, self.config, turn_advantages=turns)
@@ -277,15 +276,9 @@ class OnlineRun:
             return None
         started = time.perf_counter()
         turns = critic.judge(groups.played)
-        self._explained = critic.explained_variance
         critic.learn()
         self._seconds["critic"] += time.perf_counter() - started
         return turns[: len(groups.episodes)]
-
-    def _note_failures(self, groups: StepGroups) -> None:
-        """The share of attempts that fail, by task type: of this step, or the last one that attempted the type."""
-        for task_type, success in success_by_type(groups.played, self.config.group_size).items():
-            self._failures[task_type] = 1.0 - mean(success)
 
     def _cloning_term(self, model: Any) -> tuple[Any, float]:
         from offline_arl.trainers.run import pad_token_id
@@ -329,7 +322,7 @@ class OnlineRun:
             mismatch=watch.mismatch,
             sync_difference=self._checked,
             cloning_loss=mean(watch.cloning) if watch.cloning else None,
-            explained_variance=self._explained if self.parts.critic is not None else None,
+            explained_variance=None if self.parts.critic is None else self.parts.critic.explained_variance,
             seconds=dict(self._seconds),
         )
 
@@ -377,5 +370,5 @@ class OnlineRun:
         # The template in use may be a training variant; whatever serves the policy has to render with it.
         self.tokenizer.chat_template = self.renderer.chat_template
         save_policy(self.trainer.accelerator.unwrap_model(self.trainer.model), self.tokenizer, self.folder / "policy")
-        if self.conditioning is not None:
-            self.conditioning.save(self.folder / "policy")
+        if self.rollouts.conditioning is not None:
+            self.rollouts.conditioning.save(self.folder / "policy")

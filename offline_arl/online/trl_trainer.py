@@ -47,7 +47,6 @@ class BatchWatch:
         self.drift: float | None = None  # mean |log(new : old)| a token before the latest update
         self.mismatch: float | None = None  # mean |trainer - sampler| a token before the first update
         self.cloning: list[float] = []
-        self.skipped = 0  # updates
 
 
 class OnlineTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -84,8 +83,6 @@ class OnlineTrainer(GRPOTrainer):  # type: ignore[misc]
             self.watch = BatchWatch()
         if position and (self.watch.drift or 0.0) > self.reuse_limit:
             # No gradient at all: the optimizer leaves parameters without one alone, momentum included.
-            if self._step % self.args.gradient_accumulation_steps == 0:
-                self.watch.skipped += 1
             self._step += 1
             return torch.zeros((), device=self.accelerator.device)
         if self._step % self.args.gradient_accumulation_steps == 0:

@@ -43,6 +43,12 @@ class Episode:
         return None if self.infrastructure_error else float(sum(self.rewards))
 
     @property
+    def sampled_tokens(self) -> NDArray[np.int32]:
+        """What the policy sampled, step by step, whatever the number of segments."""
+        sampled = [segment.token_ids[segment.action_mask] for segment in self.segments]
+        return np.concatenate(sampled) if sampled else np.zeros(0, dtype=np.int32)
+
+    @property
     def token_ids(self) -> NDArray[np.int32]:
         """[T] Tokens of the episode, from the first prompt to the last sampled token."""
         return self._segment().token_ids

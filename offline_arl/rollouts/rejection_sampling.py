@@ -31,7 +31,7 @@ def kept_successes(
     by_task: dict[str, dict[tuple[int, ...], int]] = defaultdict(dict)
     for index, episode in enumerate(episodes):
         if episode.success:
-            by_task[episode.task.task_id].setdefault(_sampled(episode), index)
+            by_task[episode.task.task_id].setdefault(tuple(episode.sampled_tokens.tolist()), index)
     kept: list[int] = []
     for distinct in by_task.values():
         ordered = sorted(distinct, key=len)
@@ -48,11 +48,6 @@ def likeness(one: Sequence[int], other: Sequence[int]) -> float:
     0.75
     """
     return SequenceMatcher(None, one, other, autojunk=False).ratio()
-
-
-def _sampled(episode: Episode) -> tuple[int, ...]:
-    """The tokens that the policy sampled, step by step."""
-    return tuple(int(token) for segment in episode.segments for token in segment.token_ids[segment.action_mask])
 
 
 def _spread(ordered: list[tuple[int, ...]], limit: int) -> list[tuple[int, ...]]:

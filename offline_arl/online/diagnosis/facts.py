@@ -70,11 +70,7 @@ def _entropy(episodes: Sequence[Episode]) -> float | None:
 
 
 def _is_uniform(group: Sequence[Episode]) -> bool:
-    sampled = {
-        b"".join(segment.token_ids[segment.action_mask].tobytes() for segment in episode.segments)
-        for episode in group
-        if not episode.infrastructure_error
-    }
+    sampled = {episode.sampled_tokens.tobytes() for episode in group if not episode.infrastructure_error}
     return len(sampled) == 1
 
 
