@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from toys.commands import Command
 
-from offline_arl.cli.entry import run
 from offline_arl.trajectories.validate import CODES
 
 SOUND = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "good day"}]
@@ -19,26 +17,6 @@ ORPHAN = [
     {"role": "tool", "tool_call_id": "\x1b[31mred[/red]", "content": "x"},
     {"role": "assistant", "content": "so"},
 ]
-
-
-class Answer(NamedTuple):
-    code: int
-    stdout: str
-    stderr: str
-
-
-Command = Callable[..., Answer]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    monkeypatch.setattr(os, "environ", os.environ.copy())
-
-    def run_here(*arguments: str | Path) -> Answer:
-        code = run([str(argument) for argument in arguments])
-        return Answer(code, *capfd.readouterr())
-
-    return run_here
 
 
 def log(path: Path, *records: Any) -> Path:

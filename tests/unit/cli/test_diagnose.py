@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from toys.commands import Command
 from toys.training_history import history, step_record
 
-from offline_arl.cli.entry import run
 from offline_arl.online.diagnosis import KINDS, History
 from offline_arl.online.diagnosis.metrics import step_line, validation_line, write_lines
 from offline_arl.online.records import Validation
 
 HOSTILE = "</td><script>alert(1)</script>\x1b[31m[red]"
-
-
-class Answer(NamedTuple):
-    code: int
-    stdout: str
-    stderr: str
-
-
-Command = Callable[..., Answer]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    monkeypatch.setattr(os, "environ", os.environ.copy())
-
-    def run_here(*arguments: str | Path) -> Answer:
-        code = run([str(argument) for argument in arguments])
-        return Answer(code, *capfd.readouterr())
-
-    return run_here
 
 
 def save(found: History, folder: Path) -> Path:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 from toys.lookup import LookupFamily, demonstrations, task
+from toys.online_runs import config as small_config
 
 from offline_arl.datasets.return_conditioning import fit_conditioning, load_conditioning
 from offline_arl.environments.protocol import Task
@@ -40,19 +41,8 @@ VALIDATION = FAMILY.tasks("validation", 30, seed=0)
 
 
 def config(**fields: Any) -> GrpoConfig:
-    values: dict[str, Any] = {
-        "steps": 2,
-        "group_size": 4,
-        "prompts_per_step": 4,
-        "rows_per_batch": 8,
-        "warmup_steps": 0,
-        "learning_rate": 1e-3,
-        "max_tokens_per_step": 24,
-        "max_total_tokens": 128,
-        "gate": GateConfig(minimum_success=0.2, minimum_tasks=30),
-        "backend": "transformers",
-    }
-    return GrpoConfig(**{**values, **fields})
+    gate = GateConfig(minimum_success=0.2, minimum_tasks=30)
+    return small_config(**{"steps": 2, "validation_every": 10, "save_every": 10, "gate": gate, **fields})
 
 
 def run(policy: Path, output: Path, settings: GrpoConfig, tasks: list[Task] = TRAIN, **fields: Any) -> GrpoResult:
