@@ -6,6 +6,9 @@ prints the message alone and exits with `exit_code`.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+
 
 class OfflineArlError(Exception):
     """Base class. `exit_code` is the process exit status the command line uses."""
@@ -33,3 +36,17 @@ class TemplateError(UsageError):
 
 class GateError(OfflineArlError):
     """A safety or readiness gate refuses to go on; the message says what to do."""
+
+
+def alternatives(word: str, known: Sequence[str]) -> str:
+    """What the end of a message about an unknown name says: the closest names, or all where none is close.
+
+    >>> alternatives("refund_ordr", ["get_order", "refund_order"])
+    'did you mean refund_order?'
+    >>> alternatives("x", ["get_order", "refund_order"])
+    'known: get_order, refund_order'
+    """
+    if not known:
+        return "there are none"
+    close = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"

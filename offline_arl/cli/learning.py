@@ -157,7 +157,17 @@ def train(
         if field is None and given is not None:
             raise UsageError(f"train {algorithm} reads no {name}; leave --{name} out")
     inputs = {"dataset": dataset, "policy": policy, "values": values}
-    _run_stage(algorithm.value, raw, inputs, output, settings, seed=seed, processes=processes, as_json=json)
+    _run_stage(
+        f"train {algorithm.value}",
+        algorithm.value,
+        raw,
+        inputs,
+        output,
+        settings,
+        seed=seed,
+        processes=processes,
+        as_json=json,
+    )
 
 
 def evaluate(
@@ -184,7 +194,9 @@ def evaluate(
         if name in policies:
             raise UsageError(f"--policy {item}: the name {name!r} stands twice; choose another")
         policies[name] = Path(folder)
-    _run_stage("evaluate", raw, {"store": store}, output, settings, policies=policies, seed=seed, as_json=json)
+    _run_stage(
+        "evaluate", "evaluate", raw, {"store": store}, output, settings, policies=policies, seed=seed, as_json=json
+    )
 
 
 def online(
@@ -209,10 +221,11 @@ def online(
     """Improve a policy by GRPO on its own rollouts in an environment; an interrupted training goes on."""
     raw: dict[str, Any] = {"kind": "online", "algorithm": "grpo", "environment": environment, "backend": backend}
     inputs = {"policy": policy, "critic": critic, "feature_policy": feature_policy, "replay": replay}
-    _run_stage("grpo", raw, inputs, output, settings, seed=seed, processes=processes, as_json=json)
+    _run_stage("online", "grpo", raw, inputs, output, settings, seed=seed, processes=processes, as_json=json)
 
 
 def _run_stage(
+    command: str,
     name: str,
     raw: dict[str, Any],
     inputs: Mapping[str, Path | None],
@@ -224,22 +237,30 @@ def _run_stage(
     processes: int = 1,
     as_json: bool,
 ) -> None:
-    from offline_arl.workflows.single import run_stage
+    from offline_arl.workflows.single import resumable, run_stage
 
     place = launched()
     with Output(as_json=as_json) as out, out.progress(shown=place.process == 0) as progress:
-        outputs = run_stage(
-            raw,
-            inputs,
-            output,
-            name=name,
-            policies=policies,
-            overrides=settings or (),
-            seed=seed,
-            progress=progress,
-            processes=processes,
-            launched=place,
-        )
+        if place.process == 0 and (begun := resumable(output)) is not None:
+            out.note(f"going on from {begun}")
+        try:
+            outputs = run_stage(
+                raw,
+                inputs,
+                output,
+                name=name,
+                where=command,
+                policies=policies,
+                overrides=settings or (),
+                seed=seed,
+                progress=progress,
+                processes=processes,
+                launched=place,
+            )
+        except KeyboardInterrupt:
+            if place.process == 0 and (begun := resumable(output)) is not None:
+                out.note(f"{begun} has what was done; the same command goes on from there")
+            raise
         if place.process == 0:  # one of several processes that do this together speaks
             _finish(out, output, outputs)
 

@@ -165,7 +165,8 @@ def _checked(line: bytes, number: int, previous: str, where: str) -> str:
     try:
         entry = msgspec.json.decode(line, type=AuditEntry)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise DataError(f"{where}: not an entry of an audit trail ({error}); the trail was changed") from error
+        told = "the trail was changed" if number else "the trail was changed, or the file is none"
+        raise DataError(f"{where}: not an entry of an audit trail ({error}); {told}") from error
     if entry.previous != previous or entry.number != number:
         raise DataError(f"{where}: does not follow the entry before it; entries were removed, added or moved")
     # The bytes are compared too: JSON has several texts for one value.

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from offline_arl.environments.protocol import Environment, EnvironmentFamily, HasExamples, Reversible, Task, closing
-from offline_arl.errors import UsageError
+from offline_arl.environments.protocol import (
+    Environment,
+    EnvironmentFamily,
+    HasExamples,
+    NamesTools,
+    Reversible,
+    Task,
+    closing,
+    tool_names,
+)
+from offline_arl.errors import UsageError, alternatives
 from offline_arl.trajectories.schema import Message, Outcome
 
 
@@ -39,7 +48,8 @@ def check(family: EnvironmentFamily, tasks: Sequence[Task]) -> CheckReport:
 
     The example of success must succeed and that of failure must fail, each twice with the same rewards and verdict
     (an environment that remembers the last episode, or judges by chance, shows so); an episode must end when its
-    example does, and where the environment can be restored, a restored episode must go on as the first one did.
+    example does, and where the environment can be restored, a restored episode must go on as the first one did. The
+    tools that a task's rules and examples name must be among its tools.
 
     Args:
         family: The environment; its tasks need examples.
@@ -60,6 +70,7 @@ def check(family: EnvironmentFamily, tasks: Sequence[Task]) -> CheckReport:
         if task.task_id in seen:
             report.problems.append(Problem(task.task_id, "", "two tasks have this id"))
         seen.add(task.task_id)
+        report.problems += [Problem(task.task_id, "", text) for text in _unknown_tools(family, task)]
         try:
             examples = family.examples(task)
         except Exception as error:
@@ -74,6 +85,19 @@ def check(family: EnvironmentFamily, tasks: Sequence[Task]) -> CheckReport:
             if text is not None:
                 report.problems.append(Problem(task.task_id, name, text))
     return report
+
+
+def _unknown_tools(family: EnvironmentFamily, task: Task) -> list[str]:
+    """Tools that the task speaks of and does not have."""
+    named = family.named_tools(task) if isinstance(family, NamesTools) else set()
+    if not named:
+        return []
+    try:
+        with closing(family.make()) as environment:
+            known = tool_names(environment.reset(task))
+    except Exception as error:
+        return [f"the environment does not start: {_told(error)}"]
+    return [f"names the tool {name!r}; {alternatives(name, known)}" for name in sorted(named - set(known))]
 
 
 def _problem_of(family: EnvironmentFamily, task: Task, messages: Sequence[Message], wanted: bool) -> str | None:

@@ -187,6 +187,20 @@ class HasExamples(Protocol):
         ...
 
 
+@runtime_checkable
+class NamesTools(Protocol):
+    """A family whose tasks speak of tools, in rules of a judge or in examples: a name that is misspelt is found so."""
+
+    def named_tools(self, task: Task) -> set[str]:
+        """The tools that a task's rules and examples name."""
+        ...
+
+
+def tool_names(start: EpisodeStart) -> list[str]:
+    """The names of an episode's tools, in their order."""
+    return [str(tool.get("function", tool).get("name")) for tool in start.tools]
+
+
 def abandon(environment: Environment, reason: str) -> None:
     """Tell an environment that wants to know (`safety.Guarded`) that its episode does not go on."""
     told = getattr(environment, "abandon", None)

@@ -35,6 +35,7 @@ from offline_arl.environments.protocol import (
     StopReason,
     Task,
     close,
+    tool_names,
 )
 from offline_arl.environments.undoing import undoing_of
 from offline_arl.errors import UsageError
@@ -135,8 +136,10 @@ class Guarded:
         start = self._environment.reset(task)
         self._task = task
         bounds = [set(names) for names in (task.allowed_tools, self._policy.allowed_tools) if names is not None]
-        shown = [tool for tool in start.tools if all(_name(tool) in names for names in bounds)]
-        self._allowed = {_name(tool) for tool in shown}
+        named = zip(tool_names(start), start.tools, strict=True)
+        shown = [tool for name, tool in named if all(name in names for names in bounds)]
+        start = dataclasses.replace(start, tools=shown)
+        self._allowed = set(tool_names(start))
         if self._undoing is not None:
             writes = self._policy.writes
             self._undoing.check(self._allowed if writes is None else self._allowed & writes)
@@ -148,7 +151,7 @@ class Guarded:
         self._costs = {**known, **self._policy.costs}
         self._ended = False
         self._write("start", task=task.task_id, task_type=task.task_type, allowed=sorted(self._allowed))
-        return dataclasses.replace(start, tools=shown)
+        return start
 
     def step(self, message: Message) -> StepResult:
         """Take the agent's message, if it is within bounds.
@@ -327,10 +330,6 @@ def _matches(forbidden: Forbidden, call: ToolCall) -> bool:
         return forbidden.matches(call)
     except Exception:
         return True
-
-
-def _name(tool: Mapping[str, Any]) -> str:
-    return str(tool.get("function", tool).get("name"))
 
 
 def _error(message: Message) -> str | None:

@@ -18,6 +18,7 @@ What each means stands at `safety.SafetyPolicy`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -25,9 +26,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from offline_arl.environments.approvals import Approver, Standing, WithTimeout, console
 from offline_arl.environments.audit import AuditTrail
-from offline_arl.environments.protocol import Environment, EnvironmentFamily, Task
+from offline_arl.environments.protocol import Environment, EnvironmentFamily, Task, closing, tool_names
 from offline_arl.environments.safety import Forbidden, Guarded, SafetyPolicy
+from offline_arl.errors import UsageError, alternatives
 from offline_arl.trajectories.schema import ToolCall
+
+_TASKS_ASKED = 50  # for their tools, until all that the bounds name were seen
 
 
 class _Part(BaseModel):
@@ -108,6 +112,19 @@ class SafetyConfig(_Part):
         return costs
 
     @property
+    def tools(self) -> dict[str, tuple[str, ...]]:
+        """The tools that each key names."""
+        forbidden = tuple(name for item in self.forbidden for name in item.tools)
+        named = {
+            "allowed_tools": self.allowed_tools or (),
+            "writes": self.writes or (),
+            "costs": tuple(self.costs),
+            "forbidden": forbidden,
+            "needs_approval": self.needs_approval,
+        }
+        return {key: names for key, names in named.items() if names}
+
+    @property
     def policy(self) -> SafetyPolicy:
         """The bounds."""
         return SafetyPolicy(
@@ -146,6 +163,7 @@ class GuardedFamily:
 
     def __init__(self, family: EnvironmentFamily, config: SafetyConfig, audit: AuditTrail | None = None) -> None:
         self._family = family
+        self._unmet = {name: key for key, names in config.tools.items() for name in names}  # no task had it yet
         self._policy, self._approver, self._audit = config.policy, config.approver, audit
         self.make()  # says at once what cannot be kept
 
@@ -159,8 +177,26 @@ class GuardedFamily:
         return Guarded(self._family.make(), self._policy, audit=self._audit, approver=self._approver)
 
     def tasks(self, split: str, count: int, *, seed: int) -> list[Task]:
-        """Those of the family."""
-        return self._family.tasks(split, count, seed=seed)
+        """Those of the family.
+
+        Raises:
+            UsageError: The bounds name a tool that none of the tasks has: what was meant is not kept to.
+        """
+        tasks = self._family.tasks(split, count, seed=seed)
+        self._require_known_tools(tasks)
+        return tasks
+
+    def _require_known_tools(self, tasks: Sequence[Task]) -> None:
+        known: dict[str, None] = {}
+        for task in tasks[:_TASKS_ASKED]:
+            if not self._unmet:
+                return
+            with closing(self._family.make()) as environment:
+                known.update(dict.fromkeys(tool_names(environment.reset(task))))
+            for name in known:
+                self._unmet.pop(name, None)
+        for name, key in self._unmet.items():
+            raise UsageError(f"safety.{key}: no task has a tool {name!r}; {alternatives(name, list(known))}")
 
     def __getattr__(self, name: str) -> Any:
         # What else the family has (target returns, examples), so that it stays what it is to those who ask.

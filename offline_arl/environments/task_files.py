@@ -25,10 +25,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 import yaml
@@ -36,10 +37,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from offline_arl.environments.mcp_world import McpServer, McpWorld
 from offline_arl.environments.protocol import Examples, Task
+from offline_arl.environments.replay.recording import answered
 from offline_arl.environments.splits import require_split, split_of_content
 from offline_arl.environments.tool_environment import FunctionJudge, ScriptedUser, ToolEnvironment, World
-from offline_arl.errors import DataError, UsageError
-from offline_arl.trajectories.schema import Message, Outcome, TextPart, tool_call
+from offline_arl.errors import DataError, UsageError, alternatives
+from offline_arl.trajectories.schema import Message, Outcome, TextPart, ToolCall, tool_call
 from offline_arl.trajectories.yaml_text import parse_yaml
 
 
@@ -64,7 +66,8 @@ class Call(_Part):
 class Rules(_Part):
     """What success is; all that is set must hold.
 
-    `calls` were made (with at least these arguments, in any order), `no_calls` names tools that were not called; the
+    `calls` were made (with at least these arguments, in any order) and none of these was answered by an error,
+    `no_calls` names tools that were not called, not even in vain; the
     last message contains every text of `answer_contains` (no matter the case), none of `answer_lacks`, and a match of
     `answer_matches`.
     """
@@ -168,10 +171,7 @@ class TaskFileFamily:
             raw = parse_yaml(self._path.read_text(encoding="utf-8"))
             self.file = TaskFile.model_validate(raw)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            text = first["msg"].removeprefix("Value error, ")
-            raise DataError(f"{path}: {f'{where}: ' if where else ''}{text[:1].lower()}{text[1:]}") from error
+            raise DataError(f"{path}: {_first_problem(error)}") from error
         except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
             raise DataError(f"{path}: no file of tasks ({' '.join(str(error).split())})") from error
         self._entries = {entry.id: entry for entry in self.file.tasks}
@@ -214,11 +214,46 @@ class TaskFileFamily:
         )
         return Examples(success, failure)
 
+    def named_tools(self, task: Task) -> set[str]:
+        """See `protocol.NamesTools`."""
+        entry = self._entries[task.task_id]
+        said = (*(entry.examples.success or ()), *(entry.examples.failure or ()))
+        calls = [*entry.success.calls, *(call for item in said for call in item.calls)]
+        return {*entry.success.no_calls, *(call.name for call in calls)}
+
     def _judge(self, task: Task, messages: Sequence[Message], world: World | None) -> Outcome:
         verdict = verdicts(self._entries[task.task_id].success, messages)
         components = {name: float(value) for name, value in verdict.items()}
         success = all(verdict.values())
         return Outcome("scored", success, float(success), components, scorer=self.file.name)
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        name = str(first["loc"][-1])
+        return f"{where}: unknown key {name!r}; {alternatives(name, _keys_beside(first['loc']))}"
+    text = first["msg"].removeprefix("Value error, ")
+    return f"{f'{where}: ' if where else ''}{text[:1].lower()}{text[1:]}"
+
+
+def _keys_beside(place: tuple[int | str, ...]) -> list[str]:
+    """The keys that are known where one is not."""
+    models: list[type[BaseModel]] = [TaskFile]
+    for part in place[:-1]:
+        if isinstance(part, str) and part in models[-1].model_fields:
+            annotation = models[-1].model_fields[part].annotation
+            models += [item for item in _parts_of(annotation) if issubclass(item, _Part)]
+    return list(models[-1].model_fields)
+
+
+def _parts_of(annotation: Any) -> list[type[Any]]:
+    """The classes in an annotation, however deep."""
+    inner = get_args(annotation)
+    if inner:
+        return [found for item in inner for found in _parts_of(item)]
+    return [annotation] if isinstance(annotation, type) else []
 
 
 def _as_json(value: Any) -> Any:
@@ -236,12 +271,13 @@ def _as_json(value: Any) -> Any:
 def verdicts(rules: Rules, messages: Sequence[Message]) -> dict[str, bool]:
     """Which of the rules that are set hold for a conversation."""
     made = [call for message in messages if message.role == "assistant" for call in message.tool_calls]
+    done = [call for call, answer in _answered(messages) if answer is not None and answer.error is None]
     said = [message.text for message in messages if message.role == "assistant" and message.text]
     answer = said[-1] if said else ""
     found: dict[str, bool] = {}
     if rules.calls:
         found["calls"] = all(
-            any(call.name == wanted.name and _includes(call.arguments or {}, wanted.arguments) for call in made)
+            any(call.name == wanted.name and _includes(call.arguments or {}, wanted.arguments) for call in done)
             for wanted in rules.calls
         )
     if rules.no_calls:
@@ -253,6 +289,14 @@ def verdicts(rules: Rules, messages: Sequence[Message]) -> dict[str, bool]:
     if rules.answer_matches is not None:
         found["answer_matches"] = re.search(rules.answer_matches, answer) is not None
     return found
+
+
+def _answered(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, Message | None]]:
+    """Each call of the assistant, with the tool message that answers it."""
+    for place, message in enumerate(messages):
+        if message.role == "assistant":
+            replies = takewhile(lambda reply: reply.role != "assistant", messages[place + 1 :])
+            yield from answered(message.tool_calls, list(replies))
 
 
 def _includes(arguments: dict[str, Any], wanted: dict[str, Any]) -> bool:

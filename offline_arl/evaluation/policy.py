@@ -61,7 +61,9 @@ def evaluate(
         the environment marked as invalid.
         `truncation_rate`: share of records cut by a limit.
         `infrastructure_errors`: their number, with equal estimate, low and high.
-        `miss_rate`: share of calls that a replay environment has no recording of; only where there is one.
+        `judged`: share of records with a verdict, which `success` is of; only where some have none.
+        `miss_rate`: share of calls that a replay environment has no recording of, each time that a call is made;
+        `whole_rate`: share of records without such a call. Only where there is one.
         Further components of the outcomes: the mean of each, over the records that have it, under its own name (one
         that bears the name of a measure above is left out).
         A measure without observations has n = 0 (see `Estimate`).
@@ -77,6 +79,9 @@ def evaluate(
     kept = [trajectories[index] for index in usable]
     errors = len(records) - len(kept)
     measures = {"success": _success(kept)}
+    judged = measures["success"].n
+    if judged < len(kept):
+        measures["judged"] = wilson_interval(judged, len(kept))
     by_type: dict[str, list[Trajectory]] = defaultdict(list)
     for item in kept:
         if item.task_type is not None:
@@ -87,6 +92,8 @@ def evaluate(
     measures.update(_process(kept, generator))
     if any(_MISSES in item.outcome.components for item in kept):
         measures["miss_rate"] = _miss_rate(kept)
+        whole = sum(not item.outcome.components.get(_MISSES) for item in kept)
+        measures["whole_rate"] = wilson_interval(whole, len(kept))
     measures["infrastructure_errors"] = Estimate(errors, errors, errors, len(records))
     measures.update(_components(kept, generator, known=measures.keys()))
     return measures

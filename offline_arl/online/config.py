@@ -26,6 +26,10 @@ Baseline = Literal["mean", "leave_one_out"]
 Deviation = Literal["sample", "population", "none"]
 
 
+# Settings that change nothing about the weights that a run ends with: it may go on under others.
+OF_NO_CONSEQUENCE = frozenset({"save_every", "restarts", "servers", "served_model", "rollout_schedule"})
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 

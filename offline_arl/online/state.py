@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offline_arl.errors import DataError
-from offline_arl.online.config import GrpoConfig
+from offline_arl.online.config import OF_NO_CONSEQUENCE, GrpoConfig
 from offline_arl.online.processes import Processes
 from offline_arl.trainers import resuming
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 STATE_NAME = "online.json"
 CRITIC_FOLDER = "critic"
-
-# What changes nothing about the weights that a run ends with.
-_OF_NO_CONSEQUENCE = {"save_every", "restarts", "servers", "served_model", "rollout_schedule"}
 
 
 def begin_run(
@@ -35,7 +32,7 @@ def begin_run(
         identity: What else makes two runs the same, JSON.
     """
     run = resuming.run_identity(
-        settings=config.model_dump(mode="json", exclude=_OF_NO_CONSEQUENCE),
+        settings=config.model_dump(mode="json", exclude=set(OF_NO_CONSEQUENCE)),
         seed=seed,
         start=start,
         processes=processes.count,

@@ -15,6 +15,9 @@ from pydantic import (
     model_validator,
 )
 
+# Settings that change nothing about the weights that a training ends with: it may go on under others.
+OF_NO_CONSEQUENCE = frozenset({"save_steps", "logging_steps", "progress", "report_to", "project"})
+
 
 class WeightedBCConfig(BaseModel):
     """How to clone. One update sees about `tokens_per_batch * gradient_accumulation_steps` padded tokens, on one

@@ -27,7 +27,7 @@ from offline_arl.models.policy import policy_fingerprint
 from offline_arl.trainers import resuming
 from offline_arl.trainers.adapters import ADAPTER_FOLDER, save_adapter, with_adapter
 from offline_arl.trainers.checkpoint import TrainingRecord, require_finite, save_checkpoint
-from offline_arl.trainers.config import WeightedBCConfig
+from offline_arl.trainers.config import OF_NO_CONSEQUENCE, WeightedBCConfig
 from offline_arl.trainers.model_checks import warn_of_half_precision
 from offline_arl.trainers.optimizers import MuonWithAdamW
 from offline_arl.trainers.tracking import tracker_callbacks, tracker_names
@@ -38,9 +38,6 @@ _logger = logging.getLogger(__name__)
 ResumeFrom = str | Path | Literal["latest"] | None
 
 _SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM")  # what accelerate launch may ask for by environment variable
-
-# What changes nothing about the weights that a run ends with.
-_OF_NO_CONSEQUENCE = {"save_steps", "logging_steps", "progress", "report_to", "project"}
 
 
 @dataclass(frozen=True)
@@ -207,7 +204,7 @@ class TrainingRun:
         """The checkpoint to go on from. Checkpoints of another run are removed, by the first process."""
         if self.config.save_steps is None and resume_from in (None, "latest"):
             return None
-        settings = self.config.model_dump(mode="json", exclude=_OF_NO_CONSEQUENCE)
+        settings = self.config.model_dump(mode="json", exclude=set(OF_NO_CONSEQUENCE))
         run = resuming.run_identity(settings=settings, seed=self.seed, start=policy_fingerprint(model), **identity)
         if resume_from not in (None, "latest"):
             resuming.check_owner(Path(str(resume_from)), run)

@@ -25,11 +25,10 @@ from offline_arl.rendering.return_conditioning import add_return_tokens, require
 from offline_arl.trajectories.lineage import remember_derived
 from offline_arl.trajectories.schema import Trajectory
 from offline_arl.trajectories.segment import Segment
-from offline_arl.trajectories.select import in_split
 from offline_arl.trajectories.store import Store, open_store
 from offline_arl.workflows.context import StageContext, StageOutputs, count
 from offline_arl.workflows.stages import Dataset, InitialPolicy
-from offline_arl.workflows.stores import told_damage
+from offline_arl.workflows.stores import of_splits, split_names, told_damage
 
 
 def initial_policy(config: InitialPolicy, context: StageContext) -> StageOutputs:
@@ -91,11 +90,7 @@ def build_dataset(config: Dataset, context: StageContext) -> StageOutputs:
     tokenizer = load_tokenizer(context.path(config.policy, "policy"))
     renderer = _CountingRenderer(tokenizer)
     store = open_store(context.path(config.store, "store"))
-    splits = split_names(store)
-    for name in config.splits:
-        if name not in splits:
-            raise UsageError(f"{store.path}: no split {name!r}; there are: {', '.join(splits) or 'none'}")
-    where = in_split(*config.splits) if config.splits else None
+    where = of_splits(store, config.splits)
     try:
         read = partial(read_trajectories, context, store, where)
         manifest = _build(config, read, renderer, context.folder / "dataset")
@@ -113,7 +108,8 @@ def build_dataset(config: Dataset, context: StageContext) -> StageOutputs:
     if renderer.too_long:
         left_out.append(_too_long(renderer, config))
     # Whoever splits a store and forgets it here evaluates on what was trained on, and would not notice.
-    whole = [f"all splits of the store are in it: {', '.join(splits)}"] if splits and not config.splits else []
+    splits = [] if config.splits else split_names(store)
+    whole = [f"all splits of the store are in it: {', '.join(splits)}"] if splits else []
     return StageOutputs(
         artifacts={"dataset": "dataset"},
         metrics={f"segments/{context.name}": count(counts["rows"]), f"steps/{context.name}": count(counts["steps"])},
@@ -164,12 +160,6 @@ def _build_return_conditioned(
         require_return_tokens(renderer.tokenizer, fitted.writer.levels)
     settings = ReturnConditionedConfig(return_conditioning=fitted, max_tokens=config.max_tokens)
     return build_return_conditioned(read(), renderer, folder, config=settings)
-
-
-def split_names(store: Store) -> list[str]:
-    """The splits of a store, in the order of the alphabet."""
-    with told_damage(store):
-        return store.trajectories.select(pl.col("split").drop_nulls().unique().sort()).collect()["split"].to_list()
 
 
 def read_trajectories(context: StageContext, store: Store, where: pl.Expr | None) -> Iterator[Trajectory]:

@@ -22,13 +22,12 @@ from offline_arl.models.policy import load_tokenizer
 from offline_arl.rendering import Renderer
 from offline_arl.rewards.preferences import NegativesConfig, PairsConfig, UnpairedConfig
 from offline_arl.trajectories.lineage import remember_derived
-from offline_arl.trajectories.select import in_split
 from offline_arl.trajectories.store import Store, open_store
-from offline_arl.workflows.build import read_trajectories, split_names
+from offline_arl.workflows.build import read_trajectories
 from offline_arl.workflows.context import StageContext, StageOutputs, count
 from offline_arl.workflows.stages import PairsDataset, UnpairedDataset, part_of
 from offline_arl.workflows.store_families import judgements_by_trajectory, store_families, with_judgements
-from offline_arl.workflows.stores import told_damage
+from offline_arl.workflows.stores import of_splits, told_damage
 
 
 def build_pairs_dataset(config: PairsDataset, context: StageContext) -> StageOutputs:
@@ -184,11 +183,7 @@ def _told_limit(max_tokens: int | None) -> Iterator[None]:
 
 def _opened(config: PairsDataset | UnpairedDataset, context: StageContext) -> tuple[Store, pl.Expr | None]:
     store = open_store(context.path(config.store, "store"))
-    splits = split_names(store) if config.splits else []
-    for name in config.splits:
-        if name not in splits:
-            raise UsageError(f"{store.path}: no split {name!r}; there are: {', '.join(splits) or 'none'}")
-    return store, in_split(*config.splits) if config.splits else None
+    return store, of_splits(store, config.splits)
 
 
 def _splits(store: Store) -> Splits:

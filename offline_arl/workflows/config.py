@@ -6,7 +6,6 @@ A pipeline is a name, a seed and an ordered mapping of stages. What the stages h
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from offline_arl.environments.safety_config import SafetyConfig
-from offline_arl.errors import UsageError
+from offline_arl.errors import UsageError, alternatives
 from offline_arl.trajectories.yaml_text import parse_yaml
 from offline_arl.workflows.stages import STAGE_TYPES, AnyStage, Ingest, Stage, stage_type
 
@@ -68,7 +67,7 @@ class Pipeline(BaseModel):
                 if reference not in makers:
                     raise ValueError(
                         f"stages.{name}.{field}: {reference!r} is no earlier stage that makes a {artifact}; "
-                        f"{_alternatives(reference, makers) or 'there is none'}"
+                        f"{alternatives(reference, makers)}"
                     )
             if isinstance(stage, Ingest) and stage.logs is not None and stage.source is not None:
                 raise ValueError(f"stages.{name} has both 'logs' and 'source'; keep one")
@@ -210,15 +209,7 @@ def _example(stage: Any) -> str:
 
 
 def _unknown(path: str, part: str, known: Iterable[str], where: str) -> str:
-    return f"{where}: unknown key {path!r}; {_alternatives(part, list(known))}"
-
-
-def _alternatives(word: str, known: Sequence[str]) -> str:
-    """The closest names, or all of them where none is close."""
-    if not known:
-        return ""
-    close = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+    return f"{where}: unknown key {path!r}; {alternatives(part, list(known))}"
 
 
 def _describe(error: ValidationError, raw: dict[str, Any], where: str, top: type[BaseModel] = Pipeline) -> str:

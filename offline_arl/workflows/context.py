@@ -19,6 +19,8 @@ import numpy as np
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.workflows.stages import Artifact
 
+CHECKPOINTS_NAME = "checkpoints"
+
 
 class Progress(Protocol):
     """Called as work goes on: what is being done, how much of it is done, and of how much (None: unknown)."""
@@ -75,7 +77,7 @@ class StageContext:
     @property
     def checkpoints(self) -> Path:
         """Where checkpoints go that an interrupted stage resumes from."""
-        return (self.lasting or self.folder) / "checkpoints"
+        return (self.lasting or self.folder) / CHECKPOINTS_NAME
 
     @property
     def tensorboard(self) -> Path:

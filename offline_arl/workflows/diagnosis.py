@@ -10,21 +10,27 @@ from offline_arl.online.diagnosis import diagnose
 from offline_arl.online.diagnosis.metrics import METRICS_NAME, read_history
 from offline_arl.online.diagnosis.page import Diagnosis, render
 from offline_arl.workflows.files import write_text
+from offline_arl.workflows.single import lasting_folder
 
 
 def diagnose_run(run: str | Path) -> list[Diagnosis]:
     """Look through the records of every online training of a run; one that is still going on is read as far as it is.
 
     Args:
-        run: Folder of an online stage or of a whole pipeline, or a `metrics.jsonl`.
+        run: Folder of an online stage or of a whole pipeline, or a `metrics.jsonl`. Where the command of a stage was
+            interrupted, what it left beside the folder counts.
 
     Raises:
         UsageError: There is no online training.
         DataError: A file holds something else.
     """
     run = Path(run)
+    if not run.exists() and lasting_folder(run).is_dir():
+        run = lasting_folder(run)
     if not run.exists():
         raise UsageError(f"{run}: does not exist; name the folder of an online training or of a pipeline's run")
+    if run.suffix in (".yaml", ".yml"):
+        raise UsageError(f"{run}: is a pipeline; name the folder that its run was written to (--output)")
     files = sorted(run.rglob(METRICS_NAME)) if run.is_dir() else [run]
     if not files:
         raise UsageError(

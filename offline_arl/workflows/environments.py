@@ -14,10 +14,9 @@ from offline_arl.environments.replay.family import ReplayFamily, write_tasks
 from offline_arl.environments.replay.misses import MissCount
 from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.lineage import remember_derived
-from offline_arl.trajectories.select import in_split
 from offline_arl.trajectories.store import Store
 from offline_arl.workflows.single import new_folder
-from offline_arl.workflows.stores import reading
+from offline_arl.workflows.stores import of_splits, reading
 
 
 def check_environment(name: str, *, tasks: int = 100, seed: int = 0) -> CheckReport:
@@ -109,9 +108,11 @@ def verify_audit_trail(path: str | Path, *, last_hash: str | None = None) -> dic
         `entries` and `last_hash`.
 
     Raises:
-        DataError: An entry was changed, removed, added or moved; the message names the line.
+        DataError: An entry was changed, removed, added or moved; the message names the line. Or there is none.
     """
     found = verify(path, last_hash=last_hash)
+    if not found.entries:
+        raise DataError(f"{path}: is empty; name the file that an audit trail was written to")
     return {"entries": found.entries, "last_hash": found.last_hash}
 
 
@@ -132,10 +133,10 @@ def build_replay_tasks(
 
     Raises:
         DataError: The store is damaged, or holds nothing that can be replayed.
-        UsageError: `output` is not empty.
+        UsageError: `output` is not empty, the store has no such split, or no recording a tool that `writes` names.
     """
-    where = in_split(*splits) if splits else None
     with reading(store) as opened, new_folder(output) as work:
+        where = of_splits(opened, splits)
         split_of = dict(opened.trajectories.select("trajectory_id", "split").collect().iter_rows())
         lineage = remember_derived(Path(store), "export", Path(output))
         trajectories = ((item, split_of.get(item.trajectory_id)) for item in opened.iter_trajectories(where))

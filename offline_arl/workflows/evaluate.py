@@ -79,7 +79,9 @@ def _evaluate(
                 runs = [play(target) for target in targets] or [play(None)]
                 played[policy, suffix], asked[policy, suffix] = runs[0], list(chain(*runs[1:]))
                 generator = context.generator(f"{policy}{suffix}")
-                metrics.update(_named(measure(runs[0], generator=generator), suffix, policy))
+                measured = measure(runs[0], generator=generator)
+                metrics.update(_named(measured, suffix, policy))
+                notes += _not_judged(f"{policy}{suffix}", measured)
                 if player.conditioning is not None:
                     curve = calibration_curve(targets, runs, player.conditioning.rewards, generator=generator)
                     metrics.update(_named(curve, suffix, policy))
@@ -189,6 +191,13 @@ def _play(
         target_returns=None if target is None else target.per_task,
         schedule=config.schedule,
     )
+
+
+def _not_judged(policy: str, measured: Mapping[str, Estimate]) -> list[str]:
+    if "judged" not in measured:
+        return []
+    judged = measured["judged"]
+    return [f"{policy}: {round(judged.estimate * judged.n)} of {judged.n} episodes were judged; success is of these"]
 
 
 def _named(measured: Mapping[str, Estimate], suffix: str, policy: str) -> dict[str, Estimate]:

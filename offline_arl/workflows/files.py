@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from offline_arl.errors import DataError, OfflineArlError, UsageError
+from offline_arl.workflows.stages import Artifact
 
 
 def write_text(path: Path, text: str) -> None:
@@ -31,6 +32,24 @@ def write_text(path: Path, text: str) -> None:
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def artifact_in(folder: Path) -> Artifact | None:
+    """What a folder holds, by the file that says so; None where nothing does."""
+    if (folder / "values.json").is_file():
+        return "values"
+    manifest, model = _object_in(folder / "manifest.json"), _object_in(folder / "config.json")
+    if "model_type" in model:
+        return "policy"
+    return "store" if "store_format" in manifest else "dataset" if "kind" in manifest else None
+
+
+def _object_in(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 @contextmanager

@@ -5,6 +5,7 @@ The result appears under its final name when it is complete; a failure leaves no
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +14,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from offline_arl.errors import UsageError
+from offline_arl.errors import GateError, UsageError
+from offline_arl.online import config as online_config
+from offline_arl.trainers import config as training_config
 from offline_arl.workflows.config import parse_stage
-from offline_arl.workflows.context import Progress, StageContext, StageOutputs, no_progress
+from offline_arl.workflows.context import CHECKPOINTS_NAME, Progress, StageContext, StageOutputs, no_progress
 from offline_arl.workflows.dispatch import check_model, check_ready, stage_function
-from offline_arl.workflows.files import told_refusals
+from offline_arl.workflows.files import artifact_in, told_refusals, write_json
 from offline_arl.workflows.launch import ALONE, Launched, check_processes, follow, perform
 from offline_arl.workflows.stages import Artifact, InitialPolicy, Stage
+
+_A: dict[Artifact, str] = {
+    "logs": "logs", "store": "a store", "policy": "a policy", "dataset": "a dataset", "values": "value heads",
+    "history": "a history",
+}  # fmt: skip
+_REQUEST_NAME = "request.json"  # beside checkpoints: what they are of
 
 
 def run_stage(
@@ -28,6 +37,7 @@ def run_stage(
     output: str | Path,
     *,
     name: str,
+    where: str | None = None,
     policies: Mapping[str, Path] | None = None,
     overrides: Sequence[str] = (),
     seed: int = 0,
@@ -38,7 +48,7 @@ def run_stage(
     """Run one stage into a new folder.
 
     A stage that was interrupted after a checkpoint goes on from it when the same is asked for again; until then the
-    checkpoints lie in `OUTPUT.training`.
+    checkpoints lie in `OUTPUT.training`. The same with other settings is refused as long as they do.
 
     Args:
         raw: Its configuration without the fields that refer to other stages.
@@ -46,6 +56,7 @@ def run_stage(
             command or stage made and that holds it, or None to leave it out.
         output: Folder to make. It may exist if it is empty.
         name: What the stage is called, for example in metric names.
+        where: What errors call it; None: by its name.
         policies: For a stage that evaluates: the policies by name.
         overrides: `key=value` texts that change the configuration.
         seed: Seed of all randomness.
@@ -55,33 +66,83 @@ def run_stage(
             leaves results.
 
     Raises:
-        UsageError: A setting is unknown, an input is missing, `output` is not empty, or the stage cannot be shared.
+        UsageError: A setting is unknown, an input is missing, `output` is not empty, the stage cannot be shared, or
+            what was interrupted has other settings.
         OfflineArlError: What the stage raises.
     """
+    where = where or name
     given = {field: path for field, path in inputs.items() if path is not None}
     config = {**raw, **{field: field for field in given}, **({"policies": list(policies)} if policies else {})}
-    stage = parse_stage(config, overrides, where=name)
+    stage = parse_stage(config, overrides, where=where)
     artifacts: dict[str, dict[Artifact, Path]] = {}
     for field, reference, artifact in stage.references():
         if field in given and reference == field:  # else a setting names something else, which is refused
             artifacts[reference] = {artifact: _artifact(given[field], artifact, f"--{field.replace('_', '-')}")}
     for policy, path in (policies or {}).items():
         artifacts.setdefault(policy, {})["policy"] = _artifact(path, "policy", f"--policy {policy}")
-    _check_inputs(stage, artifacts, where=name)
-    check_processes(stage, max(processes, launched.processes), where=name)
-    check_ready(stage, where=name)
+    _check_inputs(stage, artifacts, where=where)
+    check_processes(stage, max(processes, launched.processes), where=where)
+    check_ready(stage, where=where)
     output = Path(output)
-    lasting = output.absolute().with_name(f"{output.absolute().name}.training")
+    lasting = lasting_folder(output)
     context = StageContext(name, output, seed, artifacts, progress, output, lasting)
     if launched.process > 0:
         follow(stage, context)
         return StageOutputs()
+    new = not lasting.exists()
     with new_folder(output) as work:
-        outputs = perform(stage, replace(context, folder=work), processes=processes)
+        if stage.shared:
+            _claim(lasting, stage, context)
+        try:
+            outputs = perform(stage, replace(context, folder=work), processes=processes)
+        except BaseException as error:
+            refused = new and isinstance(error, GateError | UsageError)
+            if refused or (lasting.is_dir() and os.listdir(lasting) == [_REQUEST_NAME]):  # nothing has begun
+                shutil.rmtree(lasting, ignore_errors=True)
+            raise
+        (lasting / _REQUEST_NAME).unlink(missing_ok=True)
         context.forget_checkpoints()
         if lasting.is_dir():
             lasting.rename(work / "training")
     return outputs
+
+
+def lasting_folder(output: str | Path) -> Path:
+    """Where what an interrupted stage needs to go on lies until it is done."""
+    output = Path(output).absolute()
+    return output.with_name(f"{output.name}.training")
+
+
+def resumable(output: str | Path) -> Path | None:
+    """The folder that a stage that was to make `output` would go on from; None where it left no checkpoint."""
+    lasting = lasting_folder(output)
+    return lasting if any(lasting.glob(f"{CHECKPOINTS_NAME}/checkpoint-*")) else None
+
+
+def _claim(lasting: Path, stage: Stage, context: StageContext) -> None:
+    """Write down what is asked for. Checkpoints of something else would be lost without a word: they are in the way.
+
+    Raises:
+        UsageError: There are such.
+    """
+    path = lasting / _REQUEST_NAME
+    inputs = {
+        name: {kind: str(place.absolute()) for kind, place in found.items()} for name, found in context.inputs.items()
+    }
+    free = training_config.OF_NO_CONSEQUENCE | online_config.OF_NO_CONSEQUENCE
+    asked = {**stage.model_dump(mode="json", exclude=set(free)), "seed": context.seed, "inputs": inputs}
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = asked
+    changed = sorted(key for key in asked.keys() | before.keys() if asked.get(key) != before.get(key))
+    if changed and resumable(context.final("")) is not None:
+        raise UsageError(
+            f"{lasting}: holds an interrupted training that differs in {', '.join(changed)}; give what it had to go on "
+            "with it, choose another --output, or remove that folder to start anew"
+        )
+    lasting.mkdir(parents=True, exist_ok=True)
+    write_json(path, asked)
 
 
 def build_from_store(
@@ -178,4 +239,8 @@ def _artifact(path: Path, artifact: Artifact, option: str) -> Path:
     """The folder of an artifact: `path` itself, or the artifact in it where `path` is what a command or stage made."""
     if not path.exists():
         raise UsageError(f"{option}: {path} does not exist")
-    return path / artifact if (path / artifact).is_dir() else path
+    found = path / artifact if (path / artifact).is_dir() else path
+    kind = artifact_in(found)
+    if kind is not None and kind != artifact:
+        raise UsageError(f"{option} needs {_A[artifact]}, and {found} holds {_A[kind]}; name another folder")
+    return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
 
-from offline_arl.errors import DataError, OfflineArlError
+from offline_arl.errors import DataError, OfflineArlError, UsageError, alternatives
+from offline_arl.trajectories.select import in_split
 from offline_arl.trajectories.store import Store, open_store
 
 
@@ -43,3 +44,24 @@ def reading(path: str | Path) -> Iterator[Store]:
     store = open_store(path)
     with told_damage(store):
         yield store
+
+
+def split_names(store: Store) -> list[str]:
+    """The splits of a store, in the order of the alphabet."""
+    with told_damage(store):
+        return store.trajectories.select(pl.col("split").drop_nulls().unique().sort()).collect()["split"].to_list()
+
+
+def of_splits(store: Store, names: Sequence[str]) -> pl.Expr | None:
+    """The condition on trajectories that they are of one of these splits; None where none is named.
+
+    Raises:
+        UsageError: The store has no such split.
+    """
+    if not names:
+        return None
+    known = split_names(store)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{store.path}: no split {name!r}; {alternatives(name, known)}")
+    return in_split(*names)

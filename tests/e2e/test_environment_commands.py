@@ -22,6 +22,10 @@ def test_logs_become_an_environment_whose_judge_is_right(tmp_path: Path) -> None
     assert run(["env", "misses", f"replay:{tasks}"]) == 0
     assert run(["env", "misses", "support_desk"]) == 2
     assert run(["env", "tasks", "--store", store, "--output", tasks]) == 2  # it is not empty
+    other = str(tmp_path / "other")
+    assert run(["env", "tasks", "--store", store, "--output", other, "--split", "tset"]) == 2
+    assert run(["env", "tasks", "--store", store, "--output", other, "--writes", "refund"]) == 2
+    assert not Path(other).exists()
 
 
 def test_a_trail_that_was_changed_exits_with_one(tmp_path: Path) -> None:

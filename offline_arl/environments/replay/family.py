@@ -17,7 +17,7 @@ from offline_arl.environments.replay.environment import Replay
 from offline_arl.environments.replay.misses import MissCount, elsewhere, left_out
 from offline_arl.environments.replay.recording import Recording, is_whole, recording_of
 from offline_arl.environments.splits import SPLITS, require_split, split_of_content
-from offline_arl.errors import DataError, UsageError
+from offline_arl.errors import DataError, UsageError, alternatives
 from offline_arl.trajectories.files import write_atomically
 from offline_arl.trajectories.lineage import StoreReference
 from offline_arl.trajectories.schema import Message, Trajectory
@@ -176,7 +176,10 @@ def write_tasks(
 
     Raises:
         DataError: No trajectory can be replayed.
+        UsageError: `writes` names a tool that no recording has.
     """
+    writes = None if writes is None else set(writes)
+    known: set[str] = set()
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     recordings = 0
@@ -197,11 +200,14 @@ def write_tasks(
                 file.write(msgspec.json.encode(recording) + b"\n")
                 recordings += 1
                 tasks.add(recording.task_id)
+                known.update(recording.tool_names)
 
     write_atomically(folder / RECORDINGS_NAME, write)
     if recordings == 0:
         told = ", ".join(f"{reason}: {count}" for reason, count in excluded.items()) or "none was read"
         raise DataError(f"no trajectory can be replayed ({told})")
+    for name in sorted((writes or set()) - known):
+        raise UsageError(f"writes: no recording has a tool {name!r}; {alternatives(name, sorted(known))}")
     manifest = ReplayManifest(
         FORMAT, recordings, len(tasks), excluded, None if writes is None else sorted(writes), lineage
     )

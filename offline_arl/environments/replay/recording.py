@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from offline_arl.environments.protocol import EpisodeStart, tool_names
 from offline_arl.trajectories.schema import Message, Outcome, ToolCall, Trajectory
 
 MISS = "not_recorded"  # type of the error of a tool message that answers a call which nobody made in the recordings
@@ -39,6 +40,15 @@ class Recording(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     def call_keys(self) -> list[CallKey]:
         """All calls in order."""
         return [key for turn in self.turns for key in turn.calls]
+
+    @property
+    def tool_names(self) -> set[str]:
+        """The tools that it offers, and those that were called all the same."""
+        try:
+            offered = tool_names(EpisodeStart([], msgspec.json.decode(self.tools, type=list[dict[str, Any]])))
+        except (msgspec.DecodeError, RecursionError):
+            offered = []  # see `is_whole`
+        return {*offered, *(key.name for key in self.call_keys)}
 
     @cached_property
     def results(self) -> dict[CallKey, list[Message]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from offline_arl.environments.safety_config import SafetyConfig
 from offline_arl.models.config import FeatureConfig
@@ -169,3 +169,12 @@ class Online(GrpoConfig, Stage):
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy", "store", "history")
     shared: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _check_read(self) -> Self:
+        """A setting that nothing would read is refused."""
+        for setting, needed in (("turn_advantages", "critic"), ("feature_policy", "critic"), ("cloning", "replay")):
+            is_set = getattr(self, setting) != type(self).model_fields[setting].default
+            if is_set and getattr(self, needed) is None:
+                raise ValueError(f"{setting} is for a warm start with a {needed}; name one, or leave {setting} out")
+        return self

@@ -51,6 +51,18 @@ def test_a_healthy_training_is_said_to_be_so(healthy: Path, command: Command) ->
     assert command("diagnose", healthy / "metrics.jsonl").code == 0
 
 
+def test_an_interrupted_training_is_found_under_the_name_that_it_was_to_have(tmp_path: Path, command: Command) -> None:
+    save(history(12), tmp_path / "grpo.training" / "checkpoints")
+    assert "healthy: 12 steps" in command("diagnose", tmp_path / "grpo").stdout.replace("checkpoints: ", "healthy: ")
+
+
+def test_a_pipeline_is_no_run(tmp_path: Path, command: Command) -> None:
+    (tmp_path / "p.yaml").write_text("name: p\n")
+    answer = command("diagnose", tmp_path / "p.yaml")
+    assert answer.code == 2
+    assert "is a pipeline; name the folder that its run was written to" in answer.stderr
+
+
 def test_findings_have_evidence_threshold_and_remedy_and_exit_with_1(pipeline: Path, command: Command) -> None:
     answer = command("diagnose", pipeline)
     assert answer.code == 1

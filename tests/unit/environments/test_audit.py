@@ -10,6 +10,7 @@ import pytest
 
 from offline_arl.environments.audit import AuditTrail, verify
 from offline_arl.errors import DataError, UsageError
+from offline_arl.workflows.environments import verify_audit_trail
 
 
 @pytest.fixture
@@ -29,6 +30,13 @@ def test_an_untouched_trail_holds_and_can_be_continued(trail: Path) -> None:
         assert entry.previous == first.last_hash
         assert audit.last_hash == entry.hash
     assert verify(trail, last_hash=entry.hash).entries == 6
+
+
+@pytest.mark.parametrize(("text", "told"), [("", "is empty; name the file"), ("hello\n", "or the file is none")])
+def test_files_that_are_no_trail_are_told(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(DataError, match=told):
+        verify_audit_trail(tmp_path / "file")
 
 
 def changed(lines: list[bytes]) -> list[bytes]:

@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -22,7 +23,7 @@ from offline_arl.environments.task_files import Rules, TaskFileFamily, verdicts
 from offline_arl.environments.tool_environment import FunctionJudge, ScriptedUser, ToolEnvironment
 from offline_arl.environments.tools import ToolBox
 from offline_arl.errors import DataError, UsageError
-from offline_arl.trajectories.schema import Message, Outcome, text_message, tool_call
+from offline_arl.trajectories.schema import Message, MessageError, Outcome, text_message, tool_call
 
 CLOCK = shutil.which("mcp-server-time", path=str(Path(sys.executable).parent))
 needs_mcp = pytest.mark.skipif(
@@ -187,7 +188,9 @@ def test_a_server_from_the_package_index_is_an_environment(tmp_path: Path) -> No
     [
         ({"calls": [{"name": "look"}]}, {"calls": True}),
         ({"calls": [{"name": "look", "arguments": {"n": 2}}]}, {"calls": False}),
-        ({"no_calls": ["pay"]}, {"no_calls": True}),
+        ({"calls": [{"name": "pay"}]}, {"calls": False}),  # in vain
+        ({"no_calls": ["pay"]}, {"no_calls": False}),
+        ({"no_calls": ["sell"]}, {"no_calls": True}),
         ({"no_calls": ["look"]}, {"no_calls": False}),
         ({"answer_contains": ["DONE"], "answer_lacks": ["sorry"]}, {"answer_contains": True, "answer_lacks": True}),
         ({"answer_matches": r"^All \w+\.$"}, {"answer_matches": True}),
@@ -196,7 +199,9 @@ def test_a_server_from_the_package_index_is_an_environment(tmp_path: Path) -> No
 def test_rules_say_what_success_is(rules: dict[str, Any], expected: dict[str, bool]) -> None:
     messages = [
         text_message("user", "pay sorry"),
-        Message("assistant", None, tool_calls=[tool_call("look", '{"n": 1, "m": 0}')]),
+        Message("assistant", None, tool_calls=[tool_call("pay", "{}"), tool_call("look", '{"n": 1, "m": 0}')]),
+        msgspec.structs.replace(text_message("tool", "no"), error=MessageError("unknown_tool", "no such tool")),
+        text_message("tool", "yes"),
         text_message("assistant", "All done."),
     ]
     assert verdicts(Rules.model_validate(rules), messages) == expected
@@ -208,7 +213,20 @@ def test_rules_say_what_success_is(rules: dict[str, Any], expected: dict[str, bo
         ({"tasks": []}, "tasks"),
         ({"tasks": [{"id": "a", "prompt": "p", "success": {}}]}, "no rule says what success is"),
         ({"tasks": [{"id": "a", "prompt": "p", "success": {"answer_matches": "("}}]}, "no regular expression"),
-        ({"surprise": 1}, "surprise"),
+        ({"surprise": 1}, "surprise: unknown key 'surprise'; known: name, system_prompt, mcp"),
+        ({"mcp": {"command": "x", "timeouts": 1}}, "unknown key 'timeouts'; did you mean timeout_s?"),
+        (
+            {"tasks": [{"id": "a", "prompt": "p", "success": {"call": [{"name": "x"}]}}]},
+            r"tasks\.0\.success\.call: unknown key 'call'; did you mean calls",
+        ),
+        (
+            {
+                "tasks": [
+                    {"id": "a", "prompt": "p", "success": {"no_calls": ["x"]}, "examples": {"success": [{"txt": 1}]}}
+                ]
+            },
+            r"examples\.success\.0\.txt: unknown key 'txt'; did you mean text",
+        ),
         ({"mcp": None}, "tasks.0 has calls, and there is no mcp"),
         (
             {
@@ -227,10 +245,20 @@ def test_files_with_mistakes_are_one_line(tmp_path: Path, changes: dict[str, Any
     assert "\n" not in str(caught.value)
 
 
+@needs_mcp
+@needs_clock
+def test_a_check_finds_tools_that_rules_and_examples_misspell(tmp_path: Path) -> None:
+    task = {"id": "a", "prompt": "What time is it in Rome?", "split": "test"}
+    misspelt = {**task, "success": {"no_calls": ["get_curent_time"], "answer_contains": ["Rome"]}}
+    family = TaskFileFamily(clock(tmp_path, tasks=[misspelt]))
+    told = [problem.text for problem in check(family, family.tasks("test", 1)).problems]
+    assert told == ["names the tool 'get_curent_time'; did you mean get_current_time?"]
+
+
 def test_dates_in_rules_are_the_texts_that_calls_have() -> None:
     rules = Rules.model_validate({"calls": [{"name": "book", "arguments": {"day": date(2024, 5, 20)}}]})
     booked = Message("assistant", None, tool_calls=[tool_call("book", '{"day": "2024-05-20"}')])
-    assert verdicts(rules, [booked]) == {"calls": True}
+    assert verdicts(rules, [booked, text_message("tool", "booked")]) == {"calls": True}
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,11 @@ def test_an_episode_that_was_never_recorded_is_judged_by_its_calls(
     assert environment.outcome().success is success
 
 
+def test_writes_that_no_recording_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no recording has a tool 'boook'; did you mean book"):
+        family(tmp_path, [GOOD, BAD], writes=["boook"])
+
+
 def test_without_a_recorded_success_nothing_new_is_judged(tmp_path: Path) -> None:
     environment, _ = started(family(tmp_path, [BAD]))
     environment.step(says("I am done."))
@@ -231,6 +236,7 @@ def test_the_share_of_calls_that_are_not_recorded_is_a_measure_of_a_policy(tmp_p
               for task in desk.tasks("test", 9)]  # fmt: skip
     measures = evaluate(played, generator=np.random.default_rng(0))
     assert (measures["miss_rate"].estimate, measures["miss_rate"].n) == (1 / 3, 3)
+    assert (measures["whole_rate"].estimate, measures["whole_rate"].n) == (0.0, 1)
     assert measures["misses"].estimate == 1.0
     assert "miss_rate" not in evaluate([GOOD, BAD], generator=np.random.default_rng(0))
 

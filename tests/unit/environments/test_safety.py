@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,24 @@ def test_forbidden_calls_by_configuration(rule: dict[str, Any], raw: str, found:
     assert (environment.step(says(("refund_order", raw))).stop_reason == StopReason.FORBIDDEN_ACTION) is found
     assert isinstance(family_within, HasExamples)
     assert not isinstance(family_within, KnowsTargetReturns)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "told"),
+    [
+        ({"writes": ["refund_ordr"]}, "safety.writes: no task has a tool 'refund_ordr'; did you mean refund_order"),
+        ({"allowed_tools": ["get_order", "x"]}, "safety.allowed_tools: no task has a tool 'x'; known: get_order"),
+        ({"forbidden": [{"name": "r", "tools": ["refunds"]}]}, "safety.forbidden: no task has a tool 'refunds'"),
+        ({"needs_approval": ["pay"]}, "safety.needs_approval"),
+        ({"costs": {"pay": 1.0}}, "safety.costs"),
+    ],
+)
+def test_bounds_on_tools_that_no_task_has_are_refused(bounds: dict[str, Any], told: str) -> None:
+    within = GuardedFamily(family, SafetyConfig.model_validate(bounds))
+    with pytest.raises(UsageError, match=re.escape(told)):
+        within.tasks("test", 3, seed=0)
+    right = GuardedFamily(family, SafetyConfig.model_validate({"writes": ["refund_order"], "costs": {"get_order": 1}}))
+    assert right.tasks("test", 3, seed=0) == family.tasks("test", 3, seed=0)
 
 
 @pytest.mark.parametrize(("approval", "granted"), [("deny", False), ("grant", True)])

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from offline_arl.errors import UsageError
+from offline_arl.errors import GateError, UsageError
 from offline_arl.workflows.config import Pipeline, parse_pipeline
 from offline_arl.workflows.launch import Launched
 from offline_arl.workflows.run import run_pipeline
-from offline_arl.workflows.single import run_stage
+from offline_arl.workflows.single import resumable, run_stage
 
 BC = {
     "kind": "train", "algorithm": "bc", "max_steps": 12, "epochs": 12, "tokens_per_batch": 300, "save_steps": 4,
@@ -96,13 +96,28 @@ def test_the_train_command_goes_on_too_and_keeps_what_tensorboard_shows(log: Pat
     with pytest.raises(KeyboardInterrupt):
         run_stage(raw, inputs, tmp_path / "out", name="bc", progress=updates)
     assert not (tmp_path / "out").exists()
-    assert (tmp_path / "out.training/checkpoints").is_dir()
+    assert resumable(tmp_path / "out") == tmp_path / "out.training"
+    with pytest.raises(UsageError, match=r"holds an interrupted training that differs in learning_rate, seed;"):
+        run_stage({**raw, "learning_rate": 1e-4}, inputs, tmp_path / "out", name="bc", seed=1)
     updates = _Updates()
-    run_stage(raw, inputs, tmp_path / "out", name="bc", progress=updates)
+    run_stage({**raw, "logging_steps": 2}, inputs, tmp_path / "out", name="bc", progress=updates)
     assert updates.seen == [9, 10, 11, 12]
     assert not (tmp_path / "out.training").exists()
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"policy", "training"}
     assert any((tmp_path / "out/training/tensorboard").iterdir())
+
+
+def test_a_stage_that_fails_before_its_first_checkpoint_leaves_nothing(log: Path, tmp_path: Path) -> None:
+    run_pipeline(_pipeline(log, max_steps=1), tmp_path / "run")
+    stages = tmp_path / "run/stages"
+    inputs = {"dataset": stages / "data", "policy": stages / "start"}
+    with pytest.raises(KeyboardInterrupt):
+        run_stage(BC, inputs, tmp_path / "out", name="bc", progress=_Updates(stop_at=2))
+    assert resumable(tmp_path / "out") is None
+    online = {"kind": "online", "algorithm": "grpo", "environment": "support_desk", "validation_tasks": 100, "steps": 1}
+    with pytest.raises(GateError):
+        run_stage(online, {"policy": stages / "bc"}, tmp_path / "grpo", name="grpo")
+    assert not (tmp_path / "grpo.training").exists()
 
 
 def test_a_stage_that_cannot_be_shared_refuses_more_processes(log: Path, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_wrong_setting_is_a_one_line_error_that_names_the_key(file: Path, over
         ("name: x\ncolour: red\nstages: {a: {kind: generate_logs}}\n", ["unknown key 'colour'", "known: name"]),
         (
             "name: x\nstages: {a: {kind: ingest, logs: a}}\n",
-            ["'a' is no earlier stage that makes a logs", "there is none"],
+            ["'a' is no earlier stage that makes a logs", "there are none"],
         ),
     ],
 )
