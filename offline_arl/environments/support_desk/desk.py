@@ -53,14 +53,16 @@ class ToolResult(NamedTuple):
 
 
 class Desk:
-    """The database of one episode."""
+    """The database of one episode. `asked`: whether anything was asked of it, well or badly."""
 
     def __init__(self, payload: DeskPayload) -> None:
         self.orders: dict[str, Order] = {order.order_id: order for order in payload.orders}
         self.tickets: set[tuple[str, str]] = set()
+        self.asked = False
 
     def call(self, call: ToolCall) -> ToolResult:
         """Execute one call. Malformed calls change nothing and say what is wrong."""
+        self.asked = True
         problem = call_problem(call, TOOLS)
         if problem is not None:
             return ToolResult(_json({"error": problem.kind}), MessageError(problem.kind, problem.text), invalid=True)

@@ -24,6 +24,7 @@ class _State(msgspec.Struct, frozen=True):
 
     orders: list[Order]
     tickets: list[tuple[str, str]]
+    asked: bool
     steps: int
     withheld: bool
     answer: str | None
@@ -103,7 +104,7 @@ class SupportDesk:
     def snapshot(self) -> bytes:
         """See `environments.protocol.Reversible`."""
         orders, tickets = list(self._desk.orders.values()), sorted(self._desk.tickets)
-        state = _State(orders, tickets, self._steps, self._withheld, self._answer, self._ended)
+        state = _State(orders, tickets, self._desk.asked, self._steps, self._withheld, self._answer, self._ended)
         return msgspec.json.encode(state)
 
     def restore(self, state: bytes) -> None:
@@ -111,6 +112,7 @@ class SupportDesk:
         kept = msgspec.json.decode(state, type=_State)
         self._desk.orders = {order.order_id: order for order in kept.orders}
         self._desk.tickets = set(kept.tickets)
+        self._desk.asked = kept.asked
         self._steps, self._withheld = kept.steps, kept.withheld
         self._answer, self._ended = kept.answer, kept.ended
 

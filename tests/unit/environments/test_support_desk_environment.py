@@ -182,3 +182,12 @@ def test_environments_are_found_by_name() -> None:
     assert environments.load("support_desk").name == "support_desk"
     with pytest.raises(UsageError, match=r"unknown environment 'desk'; available: .*support_desk"):
         environments.load("desk")
+
+
+def test_a_desk_that_says_sorry_to_everyone_is_never_right() -> None:
+    for task in family.tasks("test", 200, seed=0):
+        environment = SupportDesk()
+        environment.reset(task)
+        while not (result := environment.step(text_message("assistant", "Sorry, that is not possible."))).terminated:
+            assert not result.truncated
+        assert environment.outcome().success is False
