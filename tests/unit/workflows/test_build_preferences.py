@@ -127,7 +127,7 @@ def test_only_the_wanted_splits_are_read(store: Store, tmp_path: Path) -> None:
     assert set(dataset.column("split")) == {"train"}
     assert set(dataset.column("trajectory_id")) <= {name for name, split in splits.items() if split == "train"}
     assert outputs.artifacts["dataset"] == "dataset"
-    with pytest.raises(UsageError, match="no split 'validation'; there are: test, train"):
+    with pytest.raises(UsageError, match="no split 'validation'; known: test, train"):
         build_from_store(store.path, tmp_path / "x", form="pairs", splits=["validation"])
 
 

@@ -90,7 +90,7 @@ def test_a_dataset_of_one_split_holds_nothing_of_the_others(tmp_path: Path) -> N
     rows = pl.read_parquet(tmp_path / "train/dataset/*.parquet")
     of_train = Store(store).trajectories.filter(pl.col("split") == "train").collect()["trajectory_id"]
     assert set(rows["trajectory_id"]) == set(of_train)
-    with pytest.raises(UsageError, match="no split 'tran'; there are: test, train"):
+    with pytest.raises(UsageError, match="no split 'tran'; did you mean train"):
         build_from_store(store, tmp_path / "none", form="bc", splits=["tran"])
 
 
