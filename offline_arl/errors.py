@@ -42,7 +42,7 @@ def alternatives(word: str, known: Sequence[str]) -> str:
     """What the end of a message about an unknown name says: the closest names, or all where none is close.
 
     >>> alternatives("refund_ordr", ["get_order", "refund_order"])
-    'did you mean refund_order?'
+    'did you mean refund_order or get_order?'
     >>> alternatives("x", ["get_order", "refund_order"])
     'known: get_order, refund_order'
     """
