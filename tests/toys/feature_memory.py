@@ -17,6 +17,7 @@ import torch
 
 from offline_arl.datasets.segments import SegmentDataset, SegmentRow, SegmentWriter
 from offline_arl.models import feature_cache
+from offline_arl.models.feature_writer import _RowFile
 from offline_arl.trainers.config import IQLConfig
 from offline_arl.trainers.value import fit_values
 
@@ -43,8 +44,8 @@ cache = folder / "cache"
 cache.mkdir()
 generator = torch.Generator().manual_seed(0)
 with (
-    feature_cache._RowFile(cache / feature_cache.STATES_NAME, "states", torch.float32) as states,
-    feature_cache._RowFile(cache / feature_cache.ACTIONS_NAME, "actions", torch.float32) as actions,
+    _RowFile(cache / feature_cache.STATES_NAME, "states", torch.float32, rows=0, size=size) as states,
+    _RowFile(cache / feature_cache.ACTIONS_NAME, "actions", torch.float32, rows=0, size=2 * size) as actions,
 ):
     for _ in range(0, attempts * STEPS, 1000):
         states.write(torch.randn(1000, size, generator=generator))
