@@ -66,10 +66,9 @@ class Call(_Part):
 class Rules(_Part):
     """What success is; all that is set must hold.
 
-    `calls` were made (with at least these arguments, in any order) and none of these was answered by an error,
-    `no_calls` names tools that were not called, not even in vain; the
-    last message contains every text of `answer_contains` (no matter the case), none of `answer_lacks`, and a match of
-    `answer_matches`.
+    `calls` were made and answered without an error (with at least these arguments, in any order), `no_calls` names
+    tools that were not called, not even in vain; the last message contains every text of `answer_contains` (no matter
+    the case), none of `answer_lacks`, and a match of `answer_matches`.
     """
 
     calls: tuple[Call, ...] = ()
@@ -108,6 +107,11 @@ class ExampleTexts(_Part):
     success: tuple[Said, ...] | None = None
     failure: tuple[Said, ...] | None = None
 
+    @property
+    def calls(self) -> list[Call]:
+        """All calls of both."""
+        return [call for said in (self.success, self.failure) for item in said or () for call in item.calls]
+
 
 class TaskEntry(_Part):
     """One task. `replies` are what the user says after the prompt, one after another."""
@@ -144,8 +148,7 @@ class TaskFile(_Part):
     @model_validator(mode="after")
     def _check(self) -> TaskFile:
         for number, task in enumerate(self.tasks):
-            said = (*(task.examples.success or ()), *(task.examples.failure or ()))
-            if self.mcp is None and (task.success.calls or any(item.calls for item in said)):
+            if self.mcp is None and (task.success.calls or task.examples.calls):
                 raise ValueError(f"tasks.{number} has calls, and there is no mcp whose tools could be called")
         ids = [task.id for task in self.tasks]
         twice = next((name for name in ids if ids.count(name) > 1), None)
@@ -217,9 +220,7 @@ class TaskFileFamily:
     def named_tools(self, task: Task) -> set[str]:
         """See `protocol.NamesTools`."""
         entry = self._entries[task.task_id]
-        said = (*(entry.examples.success or ()), *(entry.examples.failure or ()))
-        calls = [*entry.success.calls, *(call for item in said for call in item.calls)]
-        return {*entry.success.no_calls, *(call.name for call in calls)}
+        return {*entry.success.no_calls, *(call.name for call in (*entry.success.calls, *entry.examples.calls))}
 
     def _judge(self, task: Task, messages: Sequence[Message], world: World | None) -> Outcome:
         verdict = verdicts(self._entries[task.task_id].success, messages)

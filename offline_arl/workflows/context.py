@@ -74,6 +74,12 @@ class StageContext:
         """Where the artifact of an earlier stage lies."""
         return self.inputs[stage][artifact]
 
+    def input_paths(self) -> dict[str, dict[str, str]]:
+        """All inputs as absolute paths, to be written as JSON."""
+        return {
+            name: {kind: str(path.absolute()) for kind, path in found.items()} for name, found in self.inputs.items()
+        }
+
     @property
     def checkpoints(self) -> Path:
         """Where checkpoints go that an interrupted stage resumes from."""

@@ -124,9 +124,7 @@ def _job(stage: Stage, context: StageContext) -> dict[str, Any]:
         "name": context.name,
         "folder": str(context.folder.absolute()),
         "seed": context.seed,
-        "inputs": {
-            name: {kind: str(path.absolute()) for kind, path in paths.items()} for name, paths in context.inputs.items()
-        },
+        "inputs": context.input_paths(),
         "destination": None if context.destination is None else str(context.destination.absolute()),
         "lasting": None if context.lasting is None else str(context.lasting.absolute()),
     }

@@ -126,11 +126,8 @@ def _claim(lasting: Path, stage: Stage, context: StageContext) -> None:
         UsageError: There are such.
     """
     path = lasting / _REQUEST_NAME
-    inputs = {
-        name: {kind: str(place.absolute()) for kind, place in found.items()} for name, found in context.inputs.items()
-    }
     free = training_config.OF_NO_CONSEQUENCE | online_config.OF_NO_CONSEQUENCE
-    asked = {**stage.model_dump(mode="json", exclude=set(free)), "seed": context.seed, "inputs": inputs}
+    asked = {**stage.model_dump(mode="json", exclude=set(free)), "seed": context.seed, "inputs": context.input_paths()}
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

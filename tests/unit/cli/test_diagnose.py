@@ -53,7 +53,7 @@ def test_a_healthy_training_is_said_to_be_so(healthy: Path, command: Command) ->
 
 def test_an_interrupted_training_is_found_under_the_name_that_it_was_to_have(tmp_path: Path, command: Command) -> None:
     save(history(12), tmp_path / "grpo.training" / "checkpoints")
-    assert "healthy: 12 steps" in command("diagnose", tmp_path / "grpo").stdout.replace("checkpoints: ", "healthy: ")
+    assert "checkpoints: 12 steps" in command("diagnose", tmp_path / "grpo").stdout
 
 
 def test_a_pipeline_is_no_run(tmp_path: Path, command: Command) -> None:
