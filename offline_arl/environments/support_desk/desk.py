@@ -53,21 +53,22 @@ class ToolResult(NamedTuple):
 
 
 class Desk:
-    """The database of one episode. `asked`: whether anything was asked of it, well or badly."""
+    """The database of one episode. `named`: the numbers that well-formed calls named, of orders that exist or not."""
 
     def __init__(self, payload: DeskPayload) -> None:
         self.orders: dict[str, Order] = {order.order_id: order for order in payload.orders}
         self.tickets: set[tuple[str, str]] = set()
-        self.asked = False
+        self.named: set[str] = set()
 
     def call(self, call: ToolCall) -> ToolResult:
         """Execute one call. Malformed calls change nothing and say what is wrong."""
-        self.asked = True
         problem = call_problem(call, TOOLS)
         if problem is not None:
             return ToolResult(_json({"error": problem.kind}), MessageError(problem.kind, problem.text), invalid=True)
         arguments = call.arguments or {}
-        order = self.orders.get(str(arguments["order_id"]))
+        order_id = str(arguments["order_id"])
+        self.named.add(order_id)
+        order = self.orders.get(order_id)
         if order is None:
             return ToolResult(_json({"error": "no such order"}), MessageError("not_found", "no such order"))
         if call.name == "get_order":

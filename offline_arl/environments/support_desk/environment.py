@@ -24,7 +24,7 @@ class _State(msgspec.Struct, frozen=True):
 
     orders: list[Order]
     tickets: list[tuple[str, str]]
-    asked: bool
+    named: list[str]
     steps: int
     withheld: bool
     answer: str | None
@@ -103,8 +103,9 @@ class SupportDesk:
 
     def snapshot(self) -> bytes:
         """See `environments.protocol.Reversible`."""
-        orders, tickets = list(self._desk.orders.values()), sorted(self._desk.tickets)
-        state = _State(orders, tickets, self._desk.asked, self._steps, self._withheld, self._answer, self._ended)
+        desk = self._desk
+        orders, tickets, named = list(desk.orders.values()), sorted(desk.tickets), sorted(desk.named)
+        state = _State(orders, tickets, named, self._steps, self._withheld, self._answer, self._ended)
         return msgspec.json.encode(state)
 
     def restore(self, state: bytes) -> None:
@@ -112,7 +113,7 @@ class SupportDesk:
         kept = msgspec.json.decode(state, type=_State)
         self._desk.orders = {order.order_id: order for order in kept.orders}
         self._desk.tickets = set(kept.tickets)
-        self._desk.asked = kept.asked
+        self._desk.named = set(kept.named)
         self._steps, self._withheld = kept.steps, kept.withheld
         self._answer, self._ended = kept.answer, kept.ended
 

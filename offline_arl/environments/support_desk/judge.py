@@ -13,16 +13,16 @@ def judge(payload: DeskPayload, desk: Desk, answer: str | None) -> dict[str, boo
     - `database`: orders are exactly what the policy asks for; nothing else was changed.
     - `tickets`: exactly the tickets that the complaints call for.
     - `answer`: there is one, it declines something if and only if something had to be declined, and a status
-      question is answered with the order's status and no other. Who declines has called a tool before: a desk that
-      says sorry to everyone would else be right in three of ten tasks.
+      question is answered with the order's status and no other. Each order that a request is declined for was named in
+      a call before: a desk that says sorry without having looked is else right whenever the shop has to decline.
     """
     expected = expectation(payload)
     return {
         "database": desk.orders == expected.orders,
         "tickets": desk.tickets == expected.tickets,
         "answer": answer is not None
-        and _answer_is_right(answer, expected.refused, expected.status_word)
-        and (desk.asked or not expected.refused),
+        and _answer_is_right(answer, bool(expected.declined), expected.status_word)
+        and expected.declined <= desk.named,
     }
 
 

@@ -84,7 +84,7 @@ class Expectation:
 
     orders: dict[str, Order]
     tickets: frozenset[tuple[str, str]]  # (order_id, topic)
-    refused: bool  # some part must be declined
+    declined: frozenset[str]  # order numbers of the parts that must be declined
     granted: bool  # some part must be done
     status_word: str | None  # the answer must name it
 
@@ -108,14 +108,15 @@ def expectation(payload: DeskPayload) -> Expectation:
     """The state and answer that the policy asks for."""
     orders = {order.order_id: order for order in payload.orders}
     tickets: set[tuple[str, str]] = set()
-    verdicts: list[bool] = []
+    declined: set[str] = set()
+    granted = False
     status_word: str | None = None
     for request in payload.requests:
         order = orders.get(request.order_id)
-        allowed = is_allowed(request, order)
-        verdicts.append(allowed)
-        if not allowed or order is None:
+        if order is None or not is_allowed(request, order):
+            declined.add(request.order_id)
             continue
+        granted = True
         if request.kind == "address" and request.address is not None:
             orders[order.order_id] = msgspec.structs.replace(order, address=request.address)
         elif request.kind == "refund":
@@ -124,7 +125,7 @@ def expectation(payload: DeskPayload) -> Expectation:
             tickets.add((order.order_id, request.topic))
         elif request.kind == "status":
             status_word = order.status
-    return Expectation(orders, frozenset(tickets), not all(verdicts), any(verdicts), status_word)
+    return Expectation(orders, frozenset(tickets), frozenset(declined), granted, status_word)
 
 
 def split_of(payload: DeskPayload) -> str:

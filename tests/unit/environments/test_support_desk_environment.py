@@ -191,3 +191,26 @@ def test_a_desk_that_says_sorry_to_everyone_is_never_right() -> None:
         while not (result := environment.step(text_message("assistant", "Sorry, that is not possible."))).terminated:
             assert not result.truncated
         assert environment.outcome().success is False
+
+
+@pytest.mark.parametrize(
+    ("looked_up", "right"), [(["A1"], False), (["B2"], False), (["A1", "C3"], False), (["A1", "B2"], True)]
+)
+def test_each_order_that_is_declined_was_looked_up(looked_up: list[str], right: bool) -> None:
+    """Two refunds that come too late: by 1 week the one, by 5 the other; a third order is nobody's wish."""
+    orders = [Order(name, "delivered", "a", weeks) for name, weeks in (("A1", 5), ("B2", 9), ("C3", 1))]
+    desk = SupportDesk()
+    desk.reset(task(Request("refund", "A1"), Request("refund", "B2"), orders=orders))
+    for order_id in looked_up:
+        desk.step(call("get_order", {"order_id": order_id}))
+    desk.step(say("Sorry, a refund is not possible."))
+    assert desk.outcome().success is right
+
+
+def test_a_malformed_call_is_no_look_at_an_order() -> None:
+    """`find_order` does not exist, so nothing is known about the order when the refund is declined."""
+    desk = SupportDesk()
+    desk.reset(task(Request("refund", "A1"), orders=[Order("A1", "delivered", "a", 5)]))
+    desk.step(call("find_order", {"order_id": "A1"}))
+    desk.step(say("Sorry, a refund is not possible."))
+    assert desk.outcome().success is False
