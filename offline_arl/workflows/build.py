@@ -11,6 +11,7 @@ import msgspec
 import polars as pl
 
 from offline_arl.datasets.bc import BCConfig, build_bc, return_of_top_fraction
+from offline_arl.datasets.copying import CopyingConfig, build_copying, identifier_tokens
 from offline_arl.datasets.manifest import DatasetManifest, write_manifest
 from offline_arl.datasets.return_conditioned import ReturnConditionedConfig, build_return_conditioned
 from offline_arl.datasets.return_conditioning import fit_conditioning
@@ -27,7 +28,7 @@ from offline_arl.trajectories.schema import Trajectory
 from offline_arl.trajectories.segment import Segment
 from offline_arl.trajectories.store import Store, open_store
 from offline_arl.workflows.context import StageContext, StageOutputs, count
-from offline_arl.workflows.stages import Dataset, InitialPolicy
+from offline_arl.workflows.stages import CopyingDataset, Dataset, InitialPolicy, part_of
 from offline_arl.workflows.stores import of_splits, split_names, told_damage
 
 
@@ -117,6 +118,31 @@ def build_dataset(config: Dataset, context: StageContext) -> StageOutputs:
             f"{counts['trajectories']} trajectories, {counts['steps']} steps, {counts['tokens']} tokens of which "
             f"{counts['action_tokens']} are trained" + "".join(f"; {line}" for line in left_out),
             *whole,
+        ),
+    )
+
+
+def build_copying_dataset(config: CopyingDataset, context: StageContext) -> StageOutputs:
+    """Write exercises in copying.
+
+    Raises:
+        DataError: The tokenizer has too few tokens for them.
+        UsageError: The policy's tokenizer cannot be loaded.
+    """
+    tokenizer = load_tokenizer(context.path(config.policy, "policy"))
+    manifest = build_copying(
+        identifier_tokens(tokenizer.get_vocab()),
+        context.folder / "dataset",
+        fingerprint=Renderer(tokenizer).fingerprint,
+        config=part_of(config, CopyingConfig),
+        seed=context.integer_seed(),
+    )
+    counts = manifest.counts
+    return StageOutputs(
+        artifacts={"dataset": "dataset"},
+        metrics={f"segments/{context.name}": count(counts["rows"])},
+        notes=(
+            f"{counts['rows']} exercises, {counts['tokens']} tokens of which {counts['action_tokens']} are trained",
         ),
     )
 

@@ -14,6 +14,7 @@ from offline_arl.optional import available
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import (
     CompareOnline,
+    CopyingDataset,
     Dataset,
     Evaluate,
     GenerateLogs,
@@ -47,6 +48,7 @@ _FUNCTIONS: dict[type[Stage], str] = {
     Ingest: "offline_arl.workflows.logs:ingest_logs",
     InitialPolicy: "offline_arl.workflows.build:initial_policy",
     Dataset: "offline_arl.workflows.build:build_dataset",
+    CopyingDataset: "offline_arl.workflows.build:build_copying_dataset",
     PairsDataset: "offline_arl.workflows.build_preferences:build_pairs_dataset",
     UnpairedDataset: "offline_arl.workflows.build_preferences:build_unpaired_dataset",
     TrainCloning: "offline_arl.workflows.train_policies:train_cloning",

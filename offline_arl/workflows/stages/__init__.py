@@ -15,6 +15,7 @@ from pydantic import Field
 
 from offline_arl.workflows.stages.base import Artifact, InputFile, Ref, Stage, part_of
 from offline_arl.workflows.stages.data import (
+    CopyingDataset,
     Dataset,
     GenerateLogs,
     Ingest,
@@ -51,6 +52,7 @@ __all__ = [
     "AnyStage",
     "Artifact",
     "CompareOnline",
+    "CopyingDataset",
     "Dataset",
     "Evaluate",
     "GenerateLogs",
@@ -99,7 +101,7 @@ Train = Annotated[
     | Reranked,
     Field(discriminator="algorithm"),
 ]
-AnyDataset = Annotated[Dataset | PairsDataset | UnpairedDataset, Field(discriminator="form")]
+AnyDataset = Annotated[Dataset | PairsDataset | UnpairedDataset | CopyingDataset, Field(discriminator="form")]
 AnyStage = Annotated[
     GenerateLogs
     | Ingest
@@ -115,7 +117,7 @@ AnyStage = Annotated[
 ]
 
 STAGE_TYPES: tuple[type[Stage], ...] = (
-    GenerateLogs, Ingest, InitialPolicy, Dataset, PairsDataset, UnpairedDataset,
+    GenerateLogs, Ingest, InitialPolicy, Dataset, PairsDataset, UnpairedDataset, CopyingDataset,
     TrainCloning, TrainDecisionTransformer, TrainIQLValues,
     TrainCQLValues, TrainBehaviorValues, TrainTokenIQLValues, TrainTokenCQLValues, TrainExtraction,
     TrainDPO, TrainIPO, TrainSimPO, TrainKTO, Sample,

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from offline_arl.datasets.copying import CopyingConfig
 from offline_arl.rendering.return_conditioning import MAX_LEVELS, ConditioningConfig
 from offline_arl.rewards.components import RewardConfig
 from offline_arl.rewards.preferences import PairsConfig, UnpairedConfig
@@ -127,3 +128,16 @@ class UnpairedDataset(UnpairedConfig, Stage):
 
     produces: ClassVar[tuple[Artifact, ...]] = ("dataset",)
     seeded: ClassVar[bool] = False
+
+
+class CopyingDataset(CopyingConfig, Stage):
+    """Exercises in copying for the tokenizer of `policy`: what a model of random weights has to learn before the logs.
+
+    To be cloned by a stage of algorithm bc, whose policy is then what everything else starts from.
+    """
+
+    kind: Literal["dataset"]
+    form: Literal["copying"]
+    policy: Annotated[str, Ref("policy")]
+
+    produces: ClassVar[tuple[Artifact, ...]] = ("dataset",)

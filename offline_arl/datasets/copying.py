@@ -1,0 +1,111 @@
+"""Exercises in copying: random lines of tokens, then the same lines in another order.
+
+Whatever a pretrained language model cannot do, it can say again what it has read: its induction heads look for what
+followed the last time (Olsson et al. 2022, "In-context Learning and Induction Heads"). A model of random weights has to
+form them first, and logs of a few thousand short conversations are too few for it, so an agent that starts from there
+mixes up the two order numbers of one message however well its learning rule works. Cloning these exercises before
+everything else forms them. They hold nothing of any log.
+
+They are made of the pieces of identifiers alone, letters and one or two digits: over a whole vocabulary a model first
+has to learn what each token looks like, and is still guessing when it knows these by heart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, PositiveInt, model_validator
+
+from offline_arl.datasets.manifest import DatasetManifest
+from offline_arl.datasets.segments import SegmentRow, SegmentWriter
+from offline_arl.errors import DataError
+
+_PIECE = re.compile(r"[A-Z]|[0-9]{1,2}")
+
+
+class CopyingConfig(BaseModel):
+    """How many exercises, and how large each is; ranges include both ends."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    rows: PositiveInt = 80_000
+    lines: tuple[int, int] = (2, 3)
+    line_tokens: tuple[int, int] = (2, 4)
+
+    @model_validator(mode="after")
+    def _check_ranges(self) -> CopyingConfig:
+        for name, (low, high), least in (("lines", self.lines, 2), ("line_tokens", self.line_tokens, 2)):
+            if not least <= low <= high:
+                raise ValueError(f"{name}: [{low}, {high}] is no range from {least} on")
+        return self
+
+
+def identifier_tokens(vocabulary: Mapping[str, int]) -> NDArray[np.int64]:
+    """The ids of the tokens that are a capital letter or up to two digits, in ascending order.
+
+    >>> identifier_tokens({"A": 7, "71": 3, "the": 1, "100": 2, "b": 4}).tolist()
+    [3, 7]
+    """
+    return np.array(sorted(index for token, index in vocabulary.items() if _PIECE.fullmatch(token)), dtype=np.int64)
+
+
+def build_copying(
+    tokens: NDArray[np.int64], output: str | Path, *, fingerprint: str, config: CopyingConfig, seed: int
+) -> DatasetManifest:
+    """Write exercises as a dataset of kind "bc", one row each.
+
+    A row is lines [a b c] [d e] and then the lines in a random order, [d e] [a b c]. Its tokens all differ, so what
+    follows a token is known from the first time alone. Trained are the tokens of the second part but the first of each
+    line, which nobody can know.
+
+    Args:
+        tokens: [V], the token ids to draw from (`identifier_tokens`).
+        output: Folder to create or replace.
+        fingerprint: Of the renderer whose tokenizer the ids are of.
+        config: How many and how large.
+        seed: Of the draws.
+
+    Raises:
+        DataError: There are fewer tokens than the largest exercise needs.
+    """
+    needed = config.lines[1] * config.line_tokens[1]
+    if len(tokens) < needed:
+        raise DataError(
+            f"an exercise needs up to {needed} different pieces of identifiers; the tokenizer has {len(tokens)}"
+        )
+    generator = np.random.default_rng(seed)
+    writer = SegmentWriter(
+        Path(output), kind="bc", fingerprint=fingerprint, config={**config.model_dump(mode="json"), "seed": seed}
+    )
+    with writer:
+        for index in range(config.rows):
+            writer.add([_exercise(f"copying-{index}", tokens, config, generator)])
+    assert writer.manifest is not None
+    return writer.manifest
+
+
+def _exercise(
+    name: str, alphabet: NDArray[np.int64], config: CopyingConfig, generator: np.random.Generator
+) -> SegmentRow:
+    lengths = generator.integers(
+        *config.line_tokens, size=generator.integers(*config.lines, endpoint=True), endpoint=True
+    )
+    tokens = generator.choice(alphabet, int(lengths.sum()), replace=False)
+    lines = np.split(tokens, np.cumsum(lengths)[:-1])
+    order = generator.permutation(len(lines))
+    trained = [np.arange(len(lines[index])) > 0 for index in order]
+    action_mask = np.concatenate([np.zeros(len(tokens), dtype=np.bool_), *trained])
+    return SegmentRow(
+        trajectory_id=name,
+        task_id=None,
+        task_type="copying",
+        success=None,
+        segment=0,
+        token_ids=np.concatenate([tokens, *(lines[index] for index in order)]).astype(np.int32),
+        action_mask=action_mask,
+        step_index=np.where(action_mask, 0, -1).astype(np.int32),
+    )
