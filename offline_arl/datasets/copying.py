@@ -6,8 +6,10 @@ form them first, and logs of a few thousand short conversations are too few for 
 mixes up the two order numbers of one message however well its learning rule works. Cloning these exercises before
 everything else forms them. They hold nothing of any log.
 
-They are made of the pieces of identifiers alone, letters and one or two digits: over a whole vocabulary a model first
-has to learn what each token looks like, and is still guessing when it knows these by heart.
+Most are made of the pieces of identifiers, letters and one or two digits: over a whole vocabulary a model first has to
+learn what each token looks like, and is still guessing when it copies these without a fault. The others are made of any
+tokens. Without them the embeddings of whatever is no identifier all drift the same way, because they are never the
+answer, and a policy that starts from there hardly learns to tell one word from another.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from offline_arl.datasets.manifest import DatasetManifest
 from offline_arl.datasets.segments import SegmentRow, SegmentWriter
@@ -28,13 +30,14 @@ _PIECE = re.compile(r"[A-Z]|[0-9]{1,2}")
 
 
 class CopyingConfig(BaseModel):
-    """How many exercises, and how large each is; ranges include both ends."""
+    """How many exercises, how large (ranges include both ends), and the part made of pieces of identifiers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    rows: PositiveInt = 80_000
+    rows: PositiveInt = 100_000
     lines: tuple[int, int] = (2, 3)
     line_tokens: tuple[int, int] = (2, 4)
+    identifier_fraction: float = Field(0.8, ge=0, le=1)
 
     @model_validator(mode="after")
     def _check_ranges(self) -> CopyingConfig:
@@ -54,7 +57,13 @@ def identifier_tokens(vocabulary: Mapping[str, int]) -> NDArray[np.int64]:
 
 
 def build_copying(
-    tokens: NDArray[np.int64], output: str | Path, *, fingerprint: str, config: CopyingConfig, seed: int
+    identifiers: NDArray[np.int64],
+    words: NDArray[np.int64],
+    output: str | Path,
+    *,
+    fingerprint: str,
+    config: CopyingConfig,
+    seed: int,
 ) -> DatasetManifest:
     """Write exercises as a dataset of kind "bc", one row each.
 
@@ -63,7 +72,8 @@ def build_copying(
     line, which nobody can know.
 
     Args:
-        tokens: [V], the token ids to draw from (`identifier_tokens`).
+        identifiers: [I], token ids of pieces of identifiers (`identifier_tokens`).
+        words: [V], the token ids that the other exercises are made of.
         output: Folder to create or replace.
         fingerprint: Of the renderer whose tokenizer the ids are of.
         config: How many and how large.
@@ -73,17 +83,18 @@ def build_copying(
         DataError: There are fewer tokens than the largest exercise needs.
     """
     needed = config.lines[1] * config.line_tokens[1]
-    if len(tokens) < needed:
-        raise DataError(
-            f"an exercise needs up to {needed} different pieces of identifiers; the tokenizer has {len(tokens)}"
-        )
+    available = min(len(identifiers), len(words))
+    if available < needed:
+        have = f"the tokenizer has {available}"
+        raise DataError(f"an exercise needs up to {needed} different pieces of identifiers; {have}")
     generator = np.random.default_rng(seed)
     writer = SegmentWriter(
         Path(output), kind="bc", fingerprint=fingerprint, config={**config.model_dump(mode="json"), "seed": seed}
     )
     with writer:
         for index in range(config.rows):
-            writer.add([_exercise(f"copying-{index}", tokens, config, generator)])
+            alphabet = identifiers if generator.random() < config.identifier_fraction else words
+            writer.add([_exercise(f"copying-{index}", alphabet, config, generator)])
     assert writer.manifest is not None
     return writer.manifest
 

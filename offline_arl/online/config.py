@@ -79,10 +79,15 @@ class CloningConfig(_Frozen):
 
     Rows of tasks whose group had no success in this step come first, then rows at random. A token whose behavior
     logprob was logged is weighted by min(policy : behavior, `importance_cap`); the others are cloned with weight 1.
+
+    `own_rows`: so many rows an update beside them, of the policy's own successes in groups of which at most half
+    succeeded (`own_successes`); the latest `own_capacity` are kept.
     """
 
     coefficient: PositiveFloat = 0.05  # of nats a token
-    rows: PositiveInt = 32  # segments an update
+    rows: PositiveInt = 32  # logged segments an update
+    own_rows: int = Field(default=0, ge=0)
+    own_capacity: PositiveInt = 2_000
     until: float = Field(default=1.0, gt=0, le=1)  # share of the run over which the coefficient falls to 0, linearly
     importance_cap: float = Field(default=1.0, ge=1)
 

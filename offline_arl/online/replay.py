@@ -93,16 +93,10 @@ class LoggedSuccesses:
         rows = [row for _, _, row in sorted(first)[: self._config.rows]]
         others = np.setdiff1d(self._rows, np.array(rows, dtype=np.int64))
         count = min(self._config.rows - len(rows), len(others))
-        rows += generator.choice(others, count, replace=False, p=self._chances(others, failures)).tolist()
+        rows += generator.choice(
+            others, count, replace=False, p=chances_by_failure([self._types[row] for row in others.tolist()], failures)
+        ).tolist()
         return [self._dataset[row] for row in rows]
-
-    def _chances(self, rows: NDArray[np.int64], failures: Mapping[str, float] | None) -> NDArray[np.float64] | None:
-        if not failures or len(rows) == 0:
-            return None
-        average = float(np.mean(list(failures.values())))
-        weights = np.array([failures.get(self._types[row], average) for row in rows.tolist()]) + _LEAST_WEIGHT
-        chances: NDArray[np.float64] = weights / weights.sum()
-        return chances
 
     def loss(self, model: Any, rows: Sequence[SegmentRow], *, pad_token_id: int) -> Tensor:
         """Mean over the action tokens of `-w * log p`, in nats.
@@ -131,6 +125,24 @@ class LoggedSuccesses:
     def coefficient(self, step: int, total_steps: int) -> float:
         """The weight of the loss after `step` of `total_steps` steps: falls linearly, to 0 at `config.until`."""
         return self._config.coefficient * max(0.0, 1.0 - step / (total_steps * self._config.until))
+
+
+def chances_by_failure(task_types: Sequence[str], failures: Mapping[str, float] | None) -> NDArray[np.float64] | None:
+    """[N] The chance of each row to be drawn: in proportion to the share of attempts at its task type that fail.
+
+    Args:
+        task_types: [N], of the rows.
+        failures: Task type to that share; a type that is not in it fails as often as the mean of the others.
+
+    Returns:
+        Chances that sum to 1; None, which is all alike, without failures or rows.
+    """
+    if not failures or not task_types:
+        return None
+    average = float(np.mean(list(failures.values())))
+    weights = np.array([failures.get(task_type, average) for task_type in task_types]) + _LEAST_WEIGHT
+    chances: NDArray[np.float64] = weights / weights.sum()
+    return chances
 
 
 def _successes(dataset: SegmentDataset) -> NDArray[np.int64]:

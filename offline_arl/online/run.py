@@ -20,11 +20,12 @@ from offline_arl.online.config import GrpoConfig
 from offline_arl.online.curriculum import TaskSchedule
 from offline_arl.online.groups import StepGroups, play_groups, success_by_type, tasks_without_success
 from offline_arl.online.monitors import Monitor
+from offline_arl.online.own_successes import OwnSuccesses
 from offline_arl.online.policy_rollouts import PolicyRollouts
 from offline_arl.online.processes import Processes
 from offline_arl.online.records import StepRecord, mean, summarize_episodes
 from offline_arl.online.rows import rollout_rows
-from offline_arl.online.state import CRITIC_FOLDER, begin_run, read_state, write_state
+from offline_arl.online.state import CRITIC_FOLDER, OWN_SUCCESSES_FOLDER, begin_run, read_state, write_state
 from offline_arl.online.validation import Validator
 from offline_arl.rollouts.episode import Episode
 from offline_arl.rollouts.sync import SyncReport
@@ -106,6 +107,7 @@ class OnlineRun:
             predictions=self._predictions(parts.tasks) if config.curriculum is not None else None,
         )
         self.schedule.check(config.prompts_per_step)
+        self.own_successes = OwnSuccesses(config.cloning.own_capacity, seed=seed)
         self.sync_reports: list[SyncReport] = []
         self.environment_steps = 0
         self.stopped: str | None = None  # why, where training ended before its steps were done
@@ -190,6 +192,8 @@ class OnlineRun:
         self.schedule.update(success)
         self._failures |= {task_type: 1.0 - mean(shares) for task_type, shares in success.items()}
         self._wanted = tasks_without_success(groups.episodes)
+        if self.config.cloning.own_rows:
+            self.own_successes.add(groups.played, group_size=self.config.group_size)
         returns = training_returns(groups.episodes, self.config.length)
         turns = self._judge(groups)
         advantages = token_advantages(groups.episodes, returns, self.config, turn_advantages=turns)
@@ -287,6 +291,7 @@ class OnlineRun:
         assert successes is not None
         step, update = divmod(int(self.trainer.state.global_step), self.config.updates_per_step)
         rows = successes.draw(step, update, self._wanted, self._failures)
+        rows += self.own_successes.draw(step, update, self.config.cloning.own_rows, self._failures)
         loss = successes.loss(model, rows, pad_token_id=pad_token_id(self.tokenizer))
         return loss, successes.coefficient(step, self.config.steps)
 
@@ -349,6 +354,8 @@ class OnlineRun:
                 self.validator.take(validation)
             if self.parts.critic is not None:
                 self.parts.critic.restore(self._checkpoint / CRITIC_FOLDER)
+            if self.config.cloning.own_rows:
+                self.own_successes.restore(self._checkpoint / OWN_SUCCESSES_FOLDER)
         return monitor
 
     def _save_state(self, checkpoint: Path) -> None:
@@ -360,6 +367,8 @@ class OnlineRun:
             "correct_ratios": self.trainer.correct_ratios,
             "schedule": self.schedule.state(),
         }
+        if self.config.cloning.own_rows and self.processes.first:
+            self.own_successes.save(checkpoint / OWN_SUCCESSES_FOLDER, fingerprint=self.renderer.fingerprint)
         write_state(checkpoint, state, self.parts.critic, self.processes)
 
     def _save_policy(self) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 STATE_NAME = "online.json"
 CRITIC_FOLDER = "critic"
+OWN_SUCCESSES_FOLDER = "own_successes"
 
 
 def begin_run(

@@ -8,6 +8,7 @@ from itertools import count as count_from
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from offline_arl.datasets.bc import BCConfig, build_bc, return_of_top_fraction
@@ -130,8 +131,11 @@ def build_copying_dataset(config: CopyingDataset, context: StageContext) -> Stag
         UsageError: The policy's tokenizer cannot be loaded.
     """
     tokenizer = load_tokenizer(context.path(config.policy, "policy"))
+    vocabulary = tokenizer.get_vocab()
+    words = sorted(set(vocabulary.values()) - set(tokenizer.added_tokens_decoder))
     manifest = build_copying(
-        identifier_tokens(tokenizer.get_vocab()),
+        identifier_tokens(vocabulary),
+        np.array(words, dtype=np.int64),
         context.folder / "dataset",
         fingerprint=Renderer(tokenizer).fingerprint,
         config=part_of(config, CopyingConfig),

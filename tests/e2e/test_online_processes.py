@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from toys.online_runs import RUNS, train
 
+from offline_arl.datasets.segments import SegmentDataset
+
 pytestmark = pytest.mark.e2e
 SCRIPT = Path(__file__).parents[1] / "toys" / "online_runs.py"
 LAUNCH = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--main_process_port", "0"]
@@ -42,6 +44,9 @@ def test_a_killed_run_goes_on_to_the_very_same_losses_and_weights(
     assert resumed == straight
     weights = [(tmp_path / run / "out/policy/model.safetensors").read_bytes() for run in ("straight", "resumed")]
     assert weights[0] == weights[1]
+    if name == "replay":  # else nothing of its own would have been there to come back
+        kept = sorted((tmp_path / "resumed/state").glob("checkpoint-*/own_successes"))[-1]
+        assert len(SegmentDataset.load(kept)) > 0
 
 
 def test_two_processes_have_the_losses_of_one(lookup_policy: Path, tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.errors import DataError
 
 TOKENS = np.arange(100, 126)
+WORDS = np.arange(200, 300)
 
 
 def exercises(folder: Path, *, seed: int = 0, rows: int = 200) -> SegmentDataset:
-    build_copying(TOKENS, folder, fingerprint="f", config=CopyingConfig(rows=rows), seed=seed)
+    build_copying(TOKENS, WORDS, folder, fingerprint="f", config=CopyingConfig(rows=rows), seed=seed)
     return SegmentDataset.load(folder)
 
 
@@ -51,6 +52,14 @@ def test_lines_come_back_in_any_order(tmp_path: Path) -> None:
     assert 0.35 < same < 0.65
 
 
+def test_a_fifth_is_made_of_other_tokens(tmp_path: Path) -> None:
+    """20 of 100 on average, with a standard deviation of 4; no exercise is of both kinds."""
+    of_words = [set(row.token_ids) <= set(WORDS) for row in exercises(tmp_path / "data", rows=100)]
+    of_identifiers = [set(row.token_ids) <= set(TOKENS) for row in exercises(tmp_path / "data", rows=100)]
+    assert 8 <= sum(of_words) <= 32
+    assert sum(of_words) + sum(of_identifiers) == 100
+
+
 def test_the_same_seed_gives_the_same_exercises(tmp_path: Path) -> None:
     first, again, other = (exercises(tmp_path / str(index), seed=seed, rows=5) for index, seed in enumerate((3, 3, 4)))
     assert first.manifest.content_sha256 == again.manifest.content_sha256 != other.manifest.content_sha256
@@ -59,7 +68,7 @@ def test_the_same_seed_gives_the_same_exercises(tmp_path: Path) -> None:
 
 def test_too_few_tokens_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="up to 12 different pieces of identifiers; the tokenizer has 11"):
-        build_copying(TOKENS[:11], tmp_path / "data", fingerprint="f", config=CopyingConfig(), seed=0)
+        build_copying(TOKENS[:11], WORDS, tmp_path / "data", fingerprint="f", config=CopyingConfig(), seed=0)
 
 
 @pytest.mark.parametrize("change", [{"lines": (1, 3)}, {"lines": (3, 2)}, {"line_tokens": (1, 4)}, {"rows": 0}])
