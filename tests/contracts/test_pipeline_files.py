@@ -36,6 +36,10 @@ def test_what_evaluation_names_are_policies_of_the_published_vocabulary(path: Pa
         "dpo_trajectory",
         "grpo_bc",
         "grpo_cold",
+        "grpo_policy",
+        "grpo_critic",
+        "grpo_curriculum",
+        "grpo_replay",
         "ilql",
         "rft",
     }
