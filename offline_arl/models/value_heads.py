@@ -21,13 +21,17 @@ CONFIG_NAME = "value_heads.json"
 
 
 class HeadShape(msgspec.Struct, frozen=True):
-    """Sizes of the heads. `layer_norm` normalizes each feature vector before the first layer."""
+    """Sizes of the heads. `layer_norm` normalizes each feature vector before the first layer.
+
+    `ensemble`: so many pairs of critics, each with its own value function.
+    """
 
     state_size: int
     action_size: int
     hidden_size: int = 128
     hidden_layers: int = 2
     layer_norm: bool = True
+    ensemble: int = 1
 
 
 class Ensemble(nn.Module):
@@ -77,7 +81,7 @@ class _Moments:
 
 
 class ValueHeads(nn.Module):
-    """Twin critics and a value function on features of steps.
+    """Twin critics and a value function on features of steps, or several of them, of which the means are taken.
 
     Features are standardized with the mean and scale of the training data (buffers, saved with the weights).
 
@@ -95,8 +99,10 @@ class ValueHeads(nn.Module):
         super().__init__()
         self.shape = shape
         hidden = [shape.hidden_size] * shape.hidden_layers
-        self.critics = Ensemble(N_CRITICS, [shape.state_size + shape.action_size, *hidden, 1], generator)
-        self.value = Ensemble(1, [shape.state_size, *hidden, 1], generator)
+        self.critics = Ensemble(
+            shape.ensemble * N_CRITICS, [shape.state_size + shape.action_size, *hidden, 1], generator
+        )
+        self.value = Ensemble(shape.ensemble, [shape.state_size, *hidden, 1], generator)
         for name, size in (("state", shape.state_size), ("action", shape.action_size)):
             self.register_buffer(f"{name}_mean", torch.zeros(size))
             self.register_buffer(f"{name}_scale", torch.ones(size))
@@ -117,9 +123,12 @@ class ValueHeads(nn.Module):
             getattr(self, f"{name}_scale").copy_(scale.clamp_min(1e-3))
 
     def q(self, states: Float[Tensor, "N S"], actions: Float[Tensor, "N A"]) -> Float[Tensor, "2 N"]:
-        """Q(s, a) of each critic, in units of return."""
-        values: Tensor = self.critics(self.q_inputs(states, actions))
-        return values
+        """Q(s, a) of each of the two critics, the mean over an ensemble, in units of return."""
+        return self.by_member(self.critics(self.q_inputs(states, actions))).mean(dim=0)
+
+    def by_member(self, q_values: Float[Tensor, "pairs N"]) -> Float[Tensor, "E 2 N"]:
+        """The output of `critics`, pair by pair."""
+        return q_values.reshape(self.shape.ensemble, N_CRITICS, -1)
 
     def q_inputs(self, states: Float[Tensor, "N S"], actions: Float[Tensor, "N A"]) -> Float[Tensor, "N SA"]:
         """What the critics read: normalized features of state and action, side by side."""
@@ -127,17 +136,22 @@ class ValueHeads(nn.Module):
         return torch.cat([self.v_inputs(states), normalized], dim=-1)
 
     def v(self, states: Float[Tensor, "N S"]) -> Float[Tensor, " N"]:
-        """V(s), in units of return."""
+        """V(s), the mean over an ensemble, in units of return."""
+        return self.v_by_member(states).mean(dim=0)
+
+    def v_by_member(self, states: Float[Tensor, "N S"]) -> Float[Tensor, "E N"]:
+        """V(s) of each value function."""
         values: Tensor = self.value(self.v_inputs(states))
-        return values.squeeze(0)
+        return values
 
     def v_inputs(self, states: Float[Tensor, "N S"]) -> Float[Tensor, "N S"]:
         """What the value function reads: normalized features of the state."""
         return self._normalized((states.float() - self.state_mean) / self.state_scale)
 
     def advantages(self, states: Float[Tensor, "N S"], actions: Float[Tensor, "N A"]) -> Float[Tensor, " N"]:
-        """The smaller of the two Q(s, a) minus V(s)."""
-        return self.q(states, actions).amin(dim=0) - self.v(states)
+        """The smaller of the two Q(s, a) of a pair minus its V(s), the mean over an ensemble."""
+        q_values = self.by_member(self.critics(self.q_inputs(states, actions)))
+        return (q_values.amin(dim=1) - self.v_by_member(states)).mean(dim=0)
 
     def _normalized(self, features: Tensor) -> Tensor:
         return F.layer_norm(features, features.shape[-1:]) if self.shape.layer_norm else features

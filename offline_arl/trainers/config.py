@@ -84,9 +84,15 @@ class ValueConfig(BaseModel):
 
 
 class IQLConfig(ValueConfig):
-    """Implicit Q-learning: V is an upper expectile of Q over the logged actions, the critics' targets read V."""
+    """Implicit Q-learning: V is an upper expectile of Q over the logged actions, the critics' targets read V.
+
+    `ensemble`: so many pairs of critics with a V each, trained side by side on the same batches from other initial
+    weights; Q, V and advantages are their means. With few successes a single one is off by more than what a step is
+    worth, each somewhere else.
+    """
 
     expectile: float = Field(default=0.7, gt=0, lt=1)
+    ensemble: int = Field(default=1, ge=1, le=64)
 
 
 class CQLConfig(ValueConfig):

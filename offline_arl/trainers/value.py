@@ -136,6 +136,7 @@ def _learner(
         hidden_size=config.hidden_size,
         hidden_layers=config.hidden_layers,
         layer_norm=config.layer_norm,
+        ensemble=config.ensemble if isinstance(config, IQLConfig) else 1,
     )
     heads = ValueHeads(shape, generator=generator)
     heads.set_normalization(features.pieces(training.state_rows))

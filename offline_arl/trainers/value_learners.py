@@ -136,19 +136,24 @@ class IQLLearner(ValueLearner):
     def losses(self, part: TransitionTable, rows: Int[Tensor, " B"]) -> dict[str, Tensor]:
         batch = part.select(rows)
         chosen = self.q_inputs(batch.state_rows, batch.state_rows)
-        values = self.v(batch.state_rows)
+        values = self.heads.v_by_member(self.features.states[batch.state_rows])
         with torch.no_grad():
-            next_values = self.v(batch.next_rows)
-            target_q = self.target(chosen).amin(dim=0)
+            next_values = self.heads.v_by_member(self.features.states[batch.next_rows])
+            target_q = self.heads.by_member(self.target(chosen)).amin(dim=1)
         everywhere = torch.ones_like(batch.has_target)
-        value_losses = expectile_loss(target_q, values, everywhere, expectile=self.config.expectile)
-        q_values = self.heads.critics(chosen)
-        q_losses = td_loss(
-            q_values, batch.rewards, next_values, batch.terminated, batch.has_target, discount=self.config.discount
-        )
+        q_values = self.heads.by_member(self.heads.critics(chosen))
+        value_losses, q_losses = [], []
+        for member in range(len(values)):  # each learns from its own critics alone
+            value_loss = expectile_loss(target_q[member], values[member], everywhere, expectile=self.config.expectile)
+            value_losses.append(masked_mean(value_loss, everywhere, denominator=len(batch)))
+            q_loss = td_loss(
+                q_values[member], batch.rewards, next_values[member], batch.terminated, batch.has_target,
+                discount=self.config.discount,
+            )  # fmt: skip
+            q_losses.append(mean_over(q_loss, batch.has_target))
         return {
-            "value_loss": masked_mean(value_losses, everywhere, denominator=len(batch)),
-            "q_loss": mean_over(q_losses, batch.has_target),
+            "value_loss": torch.stack(value_losses).mean(),
+            "q_loss": torch.stack(q_losses).mean(),
             "mean_q": q_values.mean(),
             "mean_v": values.mean(),
         }

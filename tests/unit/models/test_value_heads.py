@@ -45,6 +45,18 @@ def test_the_advantage_is_the_smaller_critic_minus_the_value() -> None:
     assert ((first < second).any() and (second < first).any()).item()
 
 
+def test_an_ensemble_gives_means_of_its_members() -> None:
+    heads, (states, actions) = _heads(ensemble=3), _features()
+    pairs = heads.critics(heads.q_inputs(states, actions)).reshape(3, 2, -1)
+    values = heads.v_by_member(states)
+    assert len(values) == 3
+    torch.testing.assert_close(heads.q(states, actions), pairs.mean(dim=0))
+    torch.testing.assert_close(heads.v(states), values.mean(dim=0))
+    own = torch.stack([torch.minimum(*pair) - value for pair, value in zip(pairs, values, strict=True)])
+    torch.testing.assert_close(heads.advantages(states, actions), own.mean(dim=0))
+    assert not torch.allclose(heads.advantages(states, actions), heads.q(states, actions).amin(dim=0) - heads.v(states))
+
+
 def test_normalization_makes_the_heads_blind_to_scale_and_offset() -> None:
     states, actions = _features()
     heads, moved = _heads(), _heads()
@@ -72,7 +84,7 @@ def test_a_constant_feature_does_not_explode() -> None:
 
 
 def test_saved_heads_come_back_the_same(tmp_path: Path) -> None:
-    heads, (states, actions) = _heads(layer_norm=False, hidden_layers=1), _features()
+    heads, (states, actions) = _heads(layer_norm=False, hidden_layers=1, ensemble=2), _features()
     heads.set_normalization([(states, actions)])
     save_heads(heads, tmp_path / "heads")
     loaded = load_heads(tmp_path / "heads")

@@ -82,6 +82,40 @@ HAS_TARGET = [True, True, True, False, True, True]  # step 1 of b was cut off an
 CANDIDATES = {0: [0, 4], 2: [2, 4], 4: [0, 4], 1: [1, 3], 3: [1, 3], 5: [5]}  # rows; a row's own action included
 
 
+def test_members_of_an_ensemble_learn_as_if_they_were_alone(
+    data: tuple[StepFeatures, SegmentDataset, TransitionTable],
+) -> None:
+    """The losses are the means of theirs, and five updates leave each where it comes to by itself.
+
+    AdamW does not care for the scale of a gradient, so half of each loss moves a member as far as the whole.
+    """
+    features, _, table = data
+    config = IQLConfig(expectile=0.8, discount=DISCOUNT, ensemble=2)
+    shape = HeadShape(state_size=4, action_size=4, hidden_size=8, ensemble=2)
+    together = IQLLearner(ValueHeads(shape, generator=torch.Generator().manual_seed(0)), features, config)
+    alone = []
+    for member in range(2):
+        heads = _heads(seed=5)
+        for ensemble, own, size in (
+            (together.heads.critics, heads.critics, 2),
+            (together.heads.value, heads.value, 1),
+        ):
+            for theirs, mine in zip(ensemble.parameters(), own.parameters(), strict=True):
+                mine.data.copy_(theirs.data[member * size : (member + 1) * size])
+        alone.append(IQLLearner(heads, features, config))
+    for _ in range(5):
+        losses = together.update(table, ALL, 0.01)
+        each = [learner.update(table, ALL, 0.01) for learner in alone]
+        for name in ("value_loss", "q_loss", "mean_q", "mean_v"):
+            expected = np.mean([float(found[name].detach()) for found in each])
+            assert float(losses[name].detach()) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    states, actions = features.states[:4], features.actions[:4]
+    expected_advantages = torch.stack([learner.final_heads().advantages(states, actions) for learner in alone])
+    torch.testing.assert_close(
+        together.final_heads().advantages(states, actions), expected_advantages.mean(dim=0), atol=1e-4, rtol=1e-3
+    )
+
+
 def test_iql_losses(data: tuple[StepFeatures, SegmentDataset, TransitionTable]) -> None:
     features, _, table = data
     learner = IQLLearner(_heads(), features, IQLConfig(expectile=0.8, discount=DISCOUNT))
