@@ -55,7 +55,7 @@ def test_expectation_of_a_compound_request_with_one_part_refused() -> None:
     assert expected.orders["1"].address == "9 New Road"
     assert not expected.orders["2"].refunded
     assert expected.tickets == {("3", "late")}
-    assert expected.refused
+    assert expected.declined == {"2"}
     assert expected.granted
 
 
