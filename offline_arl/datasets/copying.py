@@ -41,9 +41,9 @@ class CopyingConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_ranges(self) -> CopyingConfig:
-        for name, (low, high), least in (("lines", self.lines, 2), ("line_tokens", self.line_tokens, 2)):
-            if not least <= low <= high:
-                raise ValueError(f"{name}: [{low}, {high}] is no range from {least} on")
+        for name, (low, high) in (("lines", self.lines), ("line_tokens", self.line_tokens)):
+            if not 2 <= low <= high:
+                raise ValueError(f"{name}: [{low}, {high}] is no range from 2 on")
         return self
 
 

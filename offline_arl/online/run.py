@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -367,9 +368,12 @@ class OnlineRun:
             "correct_ratios": self.trainer.correct_ratios,
             "schedule": self.schedule.state(),
         }
-        if self.config.cloning.own_rows and self.processes.first:
-            self.own_successes.save(checkpoint / OWN_SUCCESSES_FOLDER, fingerprint=self.renderer.fingerprint)
-        write_state(checkpoint, state, self.parts.critic, self.processes)
+        parts: dict[str, Callable[[Path], None]] = {}
+        if self.parts.critic is not None:
+            parts[CRITIC_FOLDER] = self.parts.critic.save
+        if self.config.cloning.own_rows:
+            parts[OWN_SUCCESSES_FOLDER] = partial(self.own_successes.save, fingerprint=self.renderer.fingerprint)
+        write_state(checkpoint, state, parts, self.processes)
 
     def _save_policy(self) -> None:
         from offline_arl.models.policy import save_policy

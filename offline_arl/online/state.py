@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from offline_arl.errors import DataError
 from offline_arl.online.config import OF_NO_CONSEQUENCE, GrpoConfig
 from offline_arl.online.processes import Processes
 from offline_arl.trainers import resuming
-
-if TYPE_CHECKING:
-    from offline_arl.online.critic import TurnCritic
 
 STATE_NAME = "online.json"
 CRITIC_FOLDER = "critic"
@@ -58,12 +56,21 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     return state
 
 
-def write_state(checkpoint: Path, state: dict[str, Any], critic: TurnCritic | None, processes: Processes) -> None:
-    """Complete a checkpoint that Trainer has written: our state, the critic, and last the mark that all is there."""
+def write_state(
+    checkpoint: Path, state: dict[str, Any], parts: Mapping[str, Callable[[Path], None]], processes: Processes
+) -> None:
+    """Complete a checkpoint that Trainer has written: our state, its other parts, and last the mark that all is there.
+
+    Args:
+        checkpoint: Folder of the checkpoint.
+        state: JSON.
+        parts: Name of a folder in the checkpoint to what saves into it.
+        processes: The first one writes.
+    """
     processes.wait()  # each process writes its random state
     if processes.first:
         (checkpoint / STATE_NAME).write_text(json.dumps(state), encoding="utf-8")
-        if critic is not None:
-            critic.save(checkpoint / CRITIC_FOLDER)
+        for name, save in parts.items():
+            save(checkpoint / name)
         resuming.mark_complete(checkpoint)
     processes.wait()

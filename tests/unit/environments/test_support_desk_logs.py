@@ -15,7 +15,7 @@ from offline_arl.errors import UsageError
 from offline_arl.trajectories.calls import call_problem
 from offline_arl.trajectories.schema import tool_call
 
-COUNT = 1_000
+COUNT = 3_000
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_compound_requests_are_seldom_finished_though_each_part_is_solved_elsewh
     for record in records:
         by_type[record["task_type"]].append(record)
     assert rate(by_type["compound"]) < 0.2
-    assert all(rate(by_type[kind]) > 0.35 for kind in ("address", "refund", "complaint"))
+    assert all(rate(by_type[kind]) > 0.4 for kind in ("address", "refund", "complaint"))
 
 
 def test_the_logs_hold_the_mistakes_that_agents_make(records: list[dict[str, Any]]) -> None:
