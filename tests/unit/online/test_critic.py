@@ -59,8 +59,9 @@ def play(renderer: Renderer, tasks: list[Task] = TASKS, **fields: Any) -> list[E
     return collect(LookupFamily(), tasks, sampler, renderer, **settings)
 
 
-def save_random_values(policy: Path, folder: Path, *, seed: int = 0, **config: Any) -> None:
-    heads = ValueHeads(HeadShape(SIZE, 2 * SIZE, hidden_size=16), generator=torch.Generator().manual_seed(seed))
+def save_random_values(policy: Path, folder: Path, *, seed: int = 0, ensemble: int = 1, **config: Any) -> None:
+    shape = HeadShape(SIZE, 2 * SIZE, hidden_size=16, ensemble=ensemble)
+    heads = ValueHeads(shape, generator=torch.Generator().manual_seed(seed))
     record = ValueRecord("iql_values", config, 0, str(policy), policy_fingerprint(load_model(policy)), (-1,), "", "")
     save_values(heads, record, folder, intervals={})
 
@@ -120,6 +121,24 @@ def test_advantages_are_those_computed_by_hand(start: Start) -> None:
     assert wrong == pytest.approx(by_hand(critic, start.episodes[1], 0.0, **settings), abs=1e-5)
     after = v(critic, state_after(start, start.episodes[2]))
     assert endless == pytest.approx(by_hand(critic, start.episodes[2], after, **settings), abs=1e-5)
+
+
+def test_the_mean_of_an_ensemble_judges_and_learns(start: Start, tmp_path: Path) -> None:
+    """Three value functions of other initial weights: their mean is what counts, and the returns pull at each."""
+    save_random_values(start.policy, tmp_path / "values", ensemble=3)
+    settings = {"discount": 0.9, "trace_decay": 0.8}
+    critic = load(start, tmp_path / "values", updates=60, learning_rate=1e-2, batch_size=16, **settings)
+    heads, states = critic._learner.heads, torch.randn(2, SIZE)
+    members = heads.v_by_member(states)
+    assert members.shape == (3, 2)
+    assert len(set(members[:, 0].tolist())) == 3
+    assert torch.allclose(heads.v(states), members.mean(dim=0))
+    right, _ = critic.judge(start.episodes[:2])
+    assert right == pytest.approx(by_hand(critic, start.episodes[0], 0.0, **settings), abs=1e-5)
+    critic.learn()
+    critic.judge(start.episodes[:2])
+    assert critic.explained_variance > 0.9
+    assert not any(torch.allclose(*pair) for pair in zip(members, heads.v_by_member(states), strict=True))
 
 
 def test_truncation_is_an_end_where_the_values_were_trained_so(start: Start, tmp_path: Path) -> None:
