@@ -37,19 +37,19 @@ class Skill:
 
 SKILLS: tuple[Skill, ...] = (
     Skill(
-        "careful", share=0.17, lookup=0.97, obeys=0.95, continues=0.30, wrong_id=0.03,
+        "careful", share=0.17, lookup=0.97, obeys=0.95, continues=0.45, wrong_id=0.03,
         bad_json=0.02, unknown_tool=0.01, recovers=0.9, promises=0.02, needless=0.08, gives_up=0.01,
     ),
     Skill(
-        "hasty", share=0.37, lookup=0.06, obeys=0.85, continues=0.20, wrong_id=0.05,
+        "hasty", share=0.37, lookup=0.06, obeys=0.85, continues=0.35, wrong_id=0.05,
         bad_json=0.04, unknown_tool=0.02, recovers=0.7, promises=0.04, needless=0.02, gives_up=0.02,
     ),
     Skill(
-        "sloppy", share=0.18, lookup=0.60, obeys=0.70, continues=0.20, wrong_id=0.18,
+        "sloppy", share=0.18, lookup=0.60, obeys=0.70, continues=0.35, wrong_id=0.18,
         bad_json=0.18, unknown_tool=0.12, recovers=0.5, promises=0.08, needless=0.15, gives_up=0.06,
     ),
     Skill(
-        "talker", share=0.28, lookup=0.30, obeys=0.70, continues=0.20, wrong_id=0.05,
+        "talker", share=0.28, lookup=0.30, obeys=0.70, continues=0.35, wrong_id=0.05,
         bad_json=0.05, unknown_tool=0.05, recovers=0.5, promises=0.65, needless=0.05, gives_up=0.28,
     ),
 )  # fmt: skip
