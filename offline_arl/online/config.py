@@ -144,7 +144,8 @@ class StopConfig(_Frozen):
 
 
 class GrpoConfig(_Frozen):
-    """How to train online. One step samples `prompts_per_step * group_size` episodes and makes `updates_per_step`.
+    """How to train online. One step samples `prompts_per_step * group_size` episodes and makes
+    `updates_per_step * minibatches` updates on them.
 
     The defaults are those of a policy of 1 M parameters on a CPU; for models of billions: `learning_rate` 5e-7 to
     1e-6, `dtype` bfloat16, `mismatch` {on_mismatch: correct, tolerance: 0.1}.
@@ -154,8 +155,10 @@ class GrpoConfig(_Frozen):
     group_size: int = Field(default=8, ge=2)
     prompts_per_step: PositiveInt = 16
     updates_per_step: PositiveInt = 1  # epochs over the episodes of a step
+    minibatches: PositiveInt = 1  # an epoch's updates, each on so large a part of the episodes
     reuse_limit: PositiveFloat = 0.1  # |log ratio| a token beyond which a step's other updates are left out
     refill_rounds: NonNegativeInt = 0  # times that idle groups are replaced by groups of other tasks
+    optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for small policies trained from scratch, as offline
     learning_rate: PositiveFloat = 5e-4
     warmup_steps: NonNegativeInt = 5  # without, Adam's first updates move a good policy far
     schedule: Literal["constant_with_warmup", "linear", "cosine"] = "linear"
@@ -193,6 +196,11 @@ class GrpoConfig(_Frozen):
     served_model: str = "policy"  # its name on the servers
 
     @property
+    def step_updates(self) -> int:
+        """Updates of one step."""
+        return self.updates_per_step * self.minibatches
+
+    @property
     def total_updates(self) -> int:
         """Updates of the whole run."""
-        return self.steps * self.updates_per_step
+        return self.steps * self.step_updates

@@ -97,6 +97,12 @@ class OnlineRun:
                 f"{config.prompts_per_step} prompts a step cannot be shared out evenly among {self.processes.count} "
                 "processes; change prompts_per_step"
             )
+        if config.prompts_per_step * config.group_size // self.processes.count % config.minibatches:
+            raise UsageError(
+                f"the {config.prompts_per_step * config.group_size} episodes of a step cannot be cut into "
+                f"{config.minibatches} equal minibatches in each of {self.processes.count} processes; change "
+                "minibatches"
+            )
         self.policy_path, self.folder, self.config, self.seed = policy_path, folder, config, seed
         self.renderer = renderer
         self.parts = parts
@@ -169,8 +175,8 @@ class OnlineRun:
 
         def finished(update: int, logs: dict[str, Any], control: TrainerControl) -> None:
             self._step_logs.append(logs)
-            if update % self.config.updates_per_step == 0:
-                self._finish_step(update // self.config.updates_per_step, control)
+            if update % self.config.step_updates == 0:
+                self._finish_step(update // self.config.step_updates, control)
                 if progress is not None:
                     progress(self._step, self.config.steps)
 
@@ -181,7 +187,7 @@ class OnlineRun:
 
     def rollout(self, prompts: list[str], trainer: OnlineTrainer) -> dict[str, list[object]]:
         """TRL's `rollout_func`: the episodes of one step. The prompts only say how many."""
-        step = int(trainer.state.global_step) // self.config.updates_per_step
+        step = int(trainer.state.global_step) // self.config.step_updates
         started = time.perf_counter()
         groups = play_groups(self.rollouts, self.schedule, self.config, self.processes, step=step)
         self._seconds["rollout"] += time.perf_counter() - started
@@ -290,7 +296,7 @@ class OnlineRun:
 
         successes = self.parts.successes
         assert successes is not None
-        step, update = divmod(int(self.trainer.state.global_step), self.config.updates_per_step)
+        step, update = divmod(int(self.trainer.state.global_step), self.config.step_updates)
         rows = successes.draw(step, update, self._wanted, self._failures)
         rows += self.own_successes.draw(step, update, self.config.cloning.own_rows, self._failures)
         loss = successes.loss(model, rows, pad_token_id=pad_token_id(self.tokenizer))

@@ -1,11 +1,11 @@
 """The one place where TRL's `GRPOTrainer` is subclassed.
 
-Four methods are wrapped, each by calling TRL's own. `_generate_and_score_completions`: the advantages in its output
+Five methods are wrapped, each by calling TRL's own. `_generate_and_score_completions`: the advantages in its output
 are replaced by ours, [B, T], weighed where sampler and trainer disagree. `_compute_loss`: a cloning term is added to
 its result. `training_step`: not called for the rest of a batch that the policy has moved too far from.
 `_get_per_token_logps_and_entropies`: the same numbers from the same fused output layer on fewer tokens; TRL's own for
-what is not plain text. The version of TRL is pinned and `tests/contracts/test_trl_contract.py` checks what is relied
-on.
+what is not plain text. `create_optimizer`: Muon on request. The version of TRL is pinned and
+`tests/contracts/test_trl_contract.py` checks what is relied on.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from offline_arl.objectives import mismatch_weights
 from offline_arl.online.compact import CompactLayout, compact_layout, completion_places
 from offline_arl.online.config import GrpoConfig, MismatchConfig
 from offline_arl.trainers.adapters import lora_settings
+from offline_arl.trainers.optimizers import MuonWithAdamW
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="TRL currently supports vLLM")  # TRL's own vLLM code is not used
@@ -58,6 +59,7 @@ class OnlineTrainer(GRPOTrainer):  # type: ignore[misc]
         mismatch: How ratios are bounded once `correct_ratios` is set.
         cloning: Gives the term that is added to the loss of each update.
         reuse_limit: Mean |log ratio| a token beyond which the other updates of a batch are left out.
+        muon: Muon trains the hidden matrices, in place of AdamW alone.
         watch: Of the current batch.
     """
 
@@ -69,9 +71,22 @@ class OnlineTrainer(GRPOTrainer):  # type: ignore[misc]
         self.correct_ratios = False
         self.cloning: CloningTerm | None = None
         self.reuse_limit = float("inf")
+        self.muon = False
         self.watch = BatchWatch()
         self._logprobs: Tensor | None = None  # of the latest forward pass with gradients
         self._window: list[tuple[float, float, int]] = []  # (sum of drift, of mismatch, tokens) of micro-batches
+
+    def create_optimizer(self, *arguments: Any, **fields: Any) -> Any:
+        """Muon where `muon` is set, with the settings of the arguments; else TRL's AdamW."""
+        made: Any = getattr(self, "optimizer", None)
+        if self.muon and made is None:
+            self.optimizer = MuonWithAdamW(
+                self.model,
+                learning_rate=self.args.learning_rate,
+                weight_decay=self.args.weight_decay,
+                adam_beta2=self.args.adam_beta2,
+            )
+        return super().create_optimizer(*arguments, **fields)
 
     def create_model_card(self, *arguments: Any, **fields: Any) -> None:
         """Checkpoints are not published."""
@@ -89,7 +104,7 @@ class OnlineTrainer(GRPOTrainer):  # type: ignore[misc]
             self._window.clear()
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         if self._step % self.args.gradient_accumulation_steps == 0:
-            self._note_window(first=position < self.args.steps_per_generation)
+            self._note_window(first=position < self.args.gradient_accumulation_steps)
         return loss
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -158,7 +173,7 @@ class OnlineTrainer(GRPOTrainer):  # type: ignore[misc]
         drift, mismatch, tokens = self.accelerator.reduce(sums, reduction="sum").tolist()
         if first:
             self.watch.mismatch = mismatch / tokens if tokens else None
-        if self.num_iterations > 1:
+        if self.args.steps_per_generation * self.num_iterations > self.args.gradient_accumulation_steps:
             self.watch.drift = drift / tokens if tokens else 0.0
 
     def _get_per_token_logps_and_entropies(
@@ -240,21 +255,22 @@ def trl_arguments(config: GrpoConfig, output_dir: Path, *, seed: int, processes:
     for checkpoints between two batches of rollouts) and nothing is logged.
     """
     episodes = config.prompts_per_step * config.group_size // processes
-    rows = min(config.rows_per_batch, episodes)
-    while episodes % rows:
+    part = episodes // config.minibatches
+    rows = min(config.rows_per_batch, part)
+    while part % rows:
         rows -= 1
     return TrlConfig(
         output_dir=str(output_dir),
         max_steps=config.total_updates,
         per_device_train_batch_size=rows,
-        gradient_accumulation_steps=episodes // rows,
+        gradient_accumulation_steps=part // rows,
         steps_per_generation=episodes // rows,
         num_iterations=config.updates_per_step,
         num_generations=config.group_size,
         max_completion_length=config.max_total_tokens,
         learning_rate=config.learning_rate,
         lr_scheduler_type=config.schedule,
-        warmup_steps=config.warmup_steps * config.updates_per_step,
+        warmup_steps=config.warmup_steps * config.step_updates,
         max_grad_norm=config.max_gradient_norm,
         weight_decay=0.0,
         beta=config.kl_coefficient,
@@ -312,6 +328,7 @@ def make_trainer(
         )
     trainer.mismatch = config.mismatch
     trainer.reuse_limit = config.reuse_limit
+    trainer.muon = config.optimizer == "muon"
     return trainer
 
 

@@ -30,6 +30,7 @@ FAMILY = LookupFamily()
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
     "reused": {"updates_per_step": 3, "clip_high": 0.3},
+    "minibatches": {"minibatches": 2, "updates_per_step": 2, "optimizer": "muon", "rows_per_batch": 4},
     "critic": {"critic": True, "curriculum": CurriculumConfig(levels=2, promote_at=0.9), "refill_rounds": 1},
     "adapters": {"lora": LoraConfig(rank=2)},
     "replay": {"cloning": CloningConfig(rows=2, own_rows=4), "refill_rounds": 1},

@@ -28,6 +28,7 @@ from offline_arl.online.config import (
 )
 from offline_arl.online.grpo import GrpoResult, train_grpo
 from offline_arl.online.records import mean
+from offline_arl.online.trl_trainer import OnlineTrainer
 from offline_arl.rendering import Renderer
 from offline_arl.rendering.return_conditioning import ConditioningConfig
 from offline_arl.rewards.components import RewardConfig
@@ -263,6 +264,49 @@ def test_episodes_are_used_again_until_the_policy_has_moved_too_far(lookup_polic
     ]
     # The drift is known after the second update, so the third is left out.
     assert distances[0] < distances[1]
+
+
+def test_each_minibatch_is_an_update_of_its_own(
+    lookup_policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 episodes in 4 parts, twice: 8 updates a step, and each epoch reads every episode once."""
+    seen: list[tuple[int, int, float]] = []  # (update, rows, sum of their advantages)
+    inner = OnlineTrainer._compute_loss
+
+    def spied(self: OnlineTrainer, model: Any, inputs: dict[str, Any]) -> Any:
+        advantages = inputs["advantages"].abs() * inputs["completion_mask"]
+        seen.append((int(self.state.global_step), len(advantages), float(advantages.sum())))
+        return inner(self, model, inputs)
+
+    monkeypatch.setattr(OnlineTrainer, "_compute_loss", spied)
+    settings = config(steps=2, minibatches=4, updates_per_step=2, rows_per_batch=2, reuse_limit=10.0)
+    result = run(lookup_policy, tmp_path, settings)
+    assert [update for update, _, _ in seen] == [update for update in range(16) for _ in range(2)]
+    assert {rows for _, rows, _ in seen} == {2}
+    for step in range(2):
+        first, second = ([total for _, _, total in seen[begin : begin + 8]] for begin in (16 * step, 16 * step + 8))
+        assert sum(first) > 0
+        assert sorted(first) == sorted(second)
+    assert result.history[0].ratio_drift is not None
+    assert result.history[0].mismatch is not None
+    assert result.history[0].mismatch < 1e-4  # measured before the first update, not after it
+
+
+def test_minibatches_are_equal_parts(lookup_policy: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="16 episodes of a step cannot be cut into 3 equal minibatches"):
+        run(lookup_policy, tmp_path, config(minibatches=3))
+
+
+@pytest.mark.parametrize(("optimizer", "is_orthogonal"), [("muon", True), ("adamw", False)])
+def test_muon_moves_hidden_matrices_in_all_directions_alike(
+    lookup_policy: Path, tmp_path: Path, optimizer: str, is_orthogonal: bool
+) -> None:
+    """The largest singular values of Muon's update lie close together, where those of AdamW's are far apart."""
+    result = run(lookup_policy, tmp_path, config(steps=1, optimizer=optimizer))
+    before, after = (load_policy(path)[0].state_dict() for path in (lookup_policy, result.policy_path))
+    name = "model.layers.0.self_attn.o_proj.weight"
+    values = torch.linalg.svdvals(after[name] - before[name])
+    assert (float(values[0] / values[5]) < 1.5) is is_orthogonal
 
 
 def test_a_sampler_that_fails_is_started_again(

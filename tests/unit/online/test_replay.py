@@ -120,6 +120,15 @@ def test_unknown_propensities_weigh_as_in_plain_cloning(dataset: SegmentDataset)
     assert drawn.loss(model, rows, pad_token_id=0).item() == pytest.approx(np.mean(expected), rel=1e-5)
 
 
+def test_many_rows_weigh_as_one_batch(dataset: SegmentDataset) -> None:
+    """70 rows of unequal lengths, which are encoded in three parts: the mean is over all their action tokens."""
+    model, drawn = toy_model(), replay(dataset)
+    rows = toy_rows(70, seed=9)
+    assert len({len(row) for row in rows}) > 5
+    expected = [-value for row in rows for value in logprobs_of(model, row).values()]
+    assert drawn.loss(model, rows, pad_token_id=0).item() == pytest.approx(np.mean(expected), rel=1e-5)
+
+
 def test_tokens_are_weighted_where_the_behavior_logprob_is_known(dataset: SegmentDataset) -> None:
     """Twice as likely under the policy: 2, capped at 1.5; half as likely: 1/2; unknown, token or row: 1."""
     model, drawn = toy_model(), replay(dataset, importance_cap=1.5)
