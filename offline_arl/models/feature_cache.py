@@ -43,7 +43,7 @@ class FeatureManifest(msgspec.Struct, frozen=True):
 
 def features_fingerprint(*, model_fingerprint: str, dataset_sha256: str, config: FeatureConfig) -> str:
     """Names all that the features depend on."""
-    text = f"{model_fingerprint} {dataset_sha256} {config.layers} {config.dtype} {_LAYOUT}"
+    text = f"{model_fingerprint} {dataset_sha256} {config.layers} {config.state_window} {config.dtype} {_LAYOUT}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -188,7 +188,7 @@ def write_feature_cache(
     model.eval()
 
     def encode(rows: Sequence[FeatureRow]) -> EncodedSteps:
-        return step_features(model, rows, collate(rows), layers=config.layers)
+        return step_features(model, rows, collate(rows), layers=config.layers, state_window=config.state_window)
 
     try:
         with _Journal(unfinished, _Pass(fingerprint, config.tokens_per_batch)) as journal, torch.inference_mode():

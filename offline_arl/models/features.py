@@ -3,7 +3,8 @@
 For each step of an agent:
 
 * the state feature is the hidden state at the token just before the step's first action token (the end of the
-  generation prompt: all that the policy knows when it starts to act);
+  generation prompt: all that the policy knows when it starts to act), with a window beside the mean over the last
+  tokens up to there;
 * the action feature is the hidden state at the step's last action token (the state after the action, before anything
   answers it), beside the mean over its action tokens.
 
@@ -77,9 +78,9 @@ class StepFeatures:
         keys = zip(self.trajectory_ids, self.steps.tolist(), strict=True)
         return {key: row for row, key in enumerate(keys)}
 
-    def states_after(self, rows: Int[Tensor, " R"]) -> Float[Tensor, "R S"]:
+    def states_after(self, rows: Int[Tensor, " R"]) -> Float[Tensor, "R H"]:
         """The state right after the action of each row, before anything answered it: 0 for rows without an action."""
-        return self.actions[rows][:, : self.states.shape[-1]]
+        return self.actions[rows][:, : self.actions.shape[-1] // 2]
 
     def pieces(self, rows: Int[Tensor, " R"], size: int = 16_384) -> Iterator[tuple[Tensor, Tensor]]:
         """(states, actions) of some rows, `size` of them at a time."""
@@ -110,24 +111,38 @@ class EncodedSteps(NamedTuple):
 
 
 def step_features(
-    model: Any, rows: Sequence[FeatureRow], batch: PaddedBatch, *, layers: tuple[int, ...]
+    model: Any, rows: Sequence[FeatureRow], batch: PaddedBatch, *, layers: tuple[int, ...], state_window: int = 0
 ) -> EncodedSteps:
     """The features of all steps of a padded batch of segments, from one forward pass.
+
+    Args:
+        model: The language model.
+        rows: Segments.
+        batch: The same, padded.
+        layers: Whose states, concatenated.
+        state_window: So many tokens before each action whose mean is appended to its state, fewer at the beginning of
+            a segment; 0: none.
 
     Raises:
         DataError: A segment starts with an action token, so there is no state to act in.
     """
+    places = step_places(rows)
+    _, steps, batch_row, first, last = places
+    begin = (first - state_window).clamp_min(0)
     states, offset = hidden_states(
         model,
         batch.input_ids,
         batch.attention_mask,
         layers=layers,
-        shared_prefix=batch.shared_prefix,
+        # No window may reach into what all rows share, whose states are left out.
+        shared_prefix=min(batch.shared_prefix, int(begin.min()))
+        if state_window and len(begin)
+        else batch.shared_prefix,
     )
-    places = step_places(rows)
-    _, steps, batch_row, first, last = places
     has_action = places.has_action
     state = states[batch_row, first - 1 - offset]
+    if state_window:
+        state = torch.cat([state, _span_means(states, batch_row, begin - offset, first - 1 - offset)], dim=-1)
     at_last = states[batch_row, torch.where(has_action, last - offset, 0)]
     mean = _span_means(states, batch_row, first - offset, last - offset)
     action = torch.cat([at_last, mean], dim=-1) * has_action.unsqueeze(-1).to(states)

@@ -31,8 +31,8 @@ class RerankingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a step is chosen: `candidates` are sampled at `candidate_temperature`, the value heads score them.
 
     A greedy request takes the candidate of the highest Q. A request at temperature T draws one with probability
-    proportional to its share of the candidates times `exp(inverse_temperature * Q / T)`. `layers` are those whose
-    hidden states the heads read.
+    proportional to its share of the candidates times `exp(inverse_temperature * Q / T)`. The heads read the hidden
+    states of `layers`, with a `state_window` as in `models.config.FeatureConfig`.
 
     Raises:
         UsageError: A number is out of range.
@@ -40,6 +40,7 @@ class RerankingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     candidates: int
     layers: tuple[int, ...]
+    state_window: int = 0
     candidate_temperature: float = 1.0
     inverse_temperature: float = 10.0
 

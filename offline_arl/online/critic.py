@@ -77,7 +77,7 @@ class TurnCritic:
         self.explained_variance = float("nan")
         self._model = model.eval().requires_grad_(False)
         self._renderer = renderer
-        self._layers = record.layers
+        self._layers, self._state_window = record.layers, record.state_window
         self._truncation = str(record.config.get("truncation", "bootstrap"))
         self._config = config
         self._origin = policy_fingerprint(heads)
@@ -141,7 +141,7 @@ class TurnCritic:
         if not judged:
             return advantages
         rows = [row for _, row in judged]
-        features = _encode(self._model, rows, layers=self._layers)
+        features = _encode(self._model, rows, layers=self._layers, state_window=self._state_window)
         transitions = transition_table(features, rows, truncation=self._truncation, discount=self._config.discount)
         self._judged = _Judged(features, transitions)
         estimates = self._estimates(self._judged)
@@ -182,7 +182,7 @@ class TurnCritic:
         prompts = [first_prompt(family.make, task, renderer) for task in tasks]
         rows = [_prompt_row(str(index), prompt) for index, prompt in enumerate(prompts) if prompt]
         if rows:
-            features = _encode(self._model, rows, layers=self._layers)
+            features = _encode(self._model, rows, layers=self._layers, state_window=self._state_window)
             places = [int(name) for name in features.trajectory_ids]
             with torch.no_grad():
                 values[places] = self._learner.heads.v(features.states).double().numpy()
@@ -317,13 +317,13 @@ def _explained_variance(values: torch.Tensor, returns: torch.Tensor) -> float:
 
 
 @torch.no_grad()
-def _encode(model: Any, rows: Sequence[SegmentRow], *, layers: tuple[int, ...]) -> StepFeatures:
+def _encode(model: Any, rows: Sequence[SegmentRow], *, layers: tuple[int, ...], state_window: int) -> StepFeatures:
     """Features of all steps of some rows, float32 on the CPU, batch by batch: not in the order of the rows."""
     parts = []
     for indices in length_sorted_batches(np.array([len(row) for row in rows]), max_tokens=TOKENS_PER_BATCH):
         chosen = [rows[index] for index in indices]
         batch = collate_segments(chosen, pad_token_id=0).to(model.device)
-        parts.append(step_features(model, chosen, batch, layers=layers).features)
+        parts.append(step_features(model, chosen, batch, layers=layers, state_window=state_window).features)
     return StepFeatures(
         trajectory_ids=[name for part in parts for name in part.trajectory_ids],
         steps=torch.cat([part.steps for part in parts]),

@@ -85,7 +85,7 @@ def _reranking(sampler: Sampler, path: str | Path, dtype: str) -> Sampler:
 
     config, heads, feature_model = load_reranking(path)
     model = load_model(feature_model, dtype).to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    scorer = StepScorer(model, heads, layers=config.layers)
+    scorer = StepScorer(model, heads, layers=config.layers, state_window=config.state_window)
     if isinstance(sampler, StreamingSampler):
         return StreamingRerankingSampler(sampler, scorer, config)
     return RerankingSampler(sampler, scorer, config)

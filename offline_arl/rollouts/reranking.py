@@ -39,17 +39,19 @@ TOKENS_PER_BATCH = 8_192
 class StepScorer:
     """Q(s, a) of steps, from hidden states of the model that the value heads were trained on."""
 
-    def __init__(self, model: Any, heads: ValueHeads, *, layers: tuple[int, ...]) -> None:
+    def __init__(self, model: Any, heads: ValueHeads, *, layers: tuple[int, ...], state_window: int = 0) -> None:
         """Hold model and heads, which are read only.
 
         Args:
             model: A Hugging Face causal language model.
             heads: Step-level value heads on its hidden states.
             layers: Which ones, as in `models.config.FeatureConfig`.
+            state_window: As there.
         """
         self._model = model.eval()
         self._heads = heads.to(model.device)
         self._layers = layers
+        self._state_window = state_window
 
     def q_values(self, prompts: Sequence[Sequence[int]], steps: Sequence[Sequence[int]]) -> NDArray[np.float64]:
         """[N] the smaller of the two Q of taking each step after its prompt, in units of return.
@@ -70,7 +72,9 @@ class StepScorer:
             for indices in length_sorted_batches(lengths, max_tokens=TOKENS_PER_BATCH):
                 chosen = [rows[index] for index in indices]
                 batch = collate_segments(chosen, pad_token_id=0).to(self._model.device)
-                features = step_features(self._model, chosen, batch, layers=self._layers).features
+                features = step_features(
+                    self._model, chosen, batch, layers=self._layers, state_window=self._state_window
+                ).features
                 q_values = self._heads.q(features.states, features.actions).amin(dim=0)
                 scores[np.asarray(indices)] = q_values.double().cpu().numpy()
         return scores

@@ -27,8 +27,9 @@ _TITLES = {
 class ValueRecord(msgspec.Struct, frozen=True):
     """How value heads were made.
 
-    `policy_sha256` is the fingerprint of the language model whose hidden states they read, in `layers`;
-    `dataset_fingerprint` names tokenizer and template, `dataset_sha256` the content. `metrics` are means over steps.
+    `policy_sha256` is the fingerprint of the language model whose hidden states they read, in `layers`, with the mean
+    over `state_window` tokens before each action. `dataset_fingerprint` names tokenizer and template, `dataset_sha256`
+    the content. `metrics` are means over steps.
     """
 
     algorithm: str
@@ -39,6 +40,7 @@ class ValueRecord(msgspec.Struct, frozen=True):
     layers: tuple[int, ...]
     dataset_fingerprint: str
     dataset_sha256: str
+    state_window: int = 0
     metrics: dict[str, float] = {}
 
 
@@ -111,6 +113,7 @@ def _card(heads: ValueHeads, record: ValueRecord, intervals: dict[str, str]) -> 
     settings = [(f"`{name}`", f"{value}") for name, value in record.config.items()]
     measures = [*intervals.items(), *((name, f"{value:.5g}") for name, value in record.metrics.items())]
     layers = ", ".join(str(layer) for layer in record.layers)
+    window = f" with the mean over the {record.state_window} tokens before it" if record.state_window else ""
     return f"""---
 library_name: offline_arl
 tags:
@@ -123,8 +126,9 @@ tags:
 {title}.
 
 Twin critics Q(s, a) and a value function V(s) for one decision of an agent, a message with all its tool calls. They
-read hidden states (layers {layers}) of a frozen language model: the state just before the message, and of the message
-its last token and the mean over its tokens. Values are discounted returns of the rewards in the dataset.
+read hidden states (layers {layers}) of a frozen language model: the state just before the message{window},
+and of the message its last token and the mean over its tokens. Values are discounted returns of the rewards in the
+dataset.
 
 | | |
 |---|---|

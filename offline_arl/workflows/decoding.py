@@ -161,6 +161,7 @@ def make_reranked(config: Reranked, context: StageContext) -> StageOutputs:
         RerankingConfig(
             candidates=config.candidates,
             layers=record.layers,
+            state_window=record.state_window,
             candidate_temperature=config.candidate_temperature,
             inverse_temperature=config.inverse_temperature,
         ),

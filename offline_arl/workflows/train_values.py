@@ -58,6 +58,7 @@ def train_values(config: TrainValues, context: StageContext) -> StageOutputs:
         policy=str(context.path(config.policy, "policy")),
         policy_sha256=policy_fingerprint(model),
         layers=config.features.layers,
+        state_window=config.features.state_window,
         dataset_fingerprint=dataset.manifest.fingerprint,
         dataset_sha256=dataset.manifest.content_sha256,
         metrics=result.diagnostics,

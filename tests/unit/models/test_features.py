@@ -41,6 +41,27 @@ def test_features_of_one_pass_a_trajectory_equal_one_pass_a_step(architecture: s
             torch.testing.assert_close(features.actions[at], action, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize("window", [1, 3, 1000])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_a_window_is_the_mean_over_the_tokens_before_the_action(architecture: str, window: int) -> None:
+    """Also where it reaches into what all rows share, or is longer than what is there."""
+    model, rows = toy_model(architecture), toy_rows(6)
+    batch = collate_segments(rows, pad_token_id=0)
+    assert batch.shared_prefix >= 8
+    with torch.inference_mode():
+        plain, _ = step_features(model, rows, batch, layers=(-1, 0))
+        features, _ = step_features(model, rows, batch, layers=(-1, 0), state_window=window)
+        torch.testing.assert_close(features.actions, plain.actions, atol=2e-5, rtol=2e-5)
+        for (name, step), at in features.row_of().items():
+            row = next(row for row in rows if row.trajectory_id == name)
+            first = int(np.flatnonzero(row.step_index == step)[0])
+            ids = torch.tensor(row.token_ids[None, :first].astype(np.int64))
+            states = model(ids, output_hidden_states=True).hidden_states
+            both = torch.cat([states[-1][0], states[0][0]], dim=-1)
+            expected = torch.cat([both[-1], both[-window:].mean(dim=0)])
+            torch.testing.assert_close(features.states[at], expected, atol=2e-5, rtol=2e-5)
+
+
 def test_the_state_after_the_last_step_is_at_the_last_token() -> None:
     model, row = toy_model(), toy_rows(1)[0]
     tokens = np.append(row.token_ids, np.array([3, 4], dtype=np.int32))
@@ -71,14 +92,26 @@ def test_a_segment_that_starts_with_an_action_is_an_error() -> None:
         step_features(toy_model(), [row], collate_segments([row], pad_token_id=0), layers=(-1,))
 
 
-def test_batches_change_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("window", [0, 4])
+def test_batches_change_nothing(tmp_path: Path, window: int) -> None:
     model, dataset = toy_model(), toy_dataset(tmp_path / "data", toy_rows(20))
-    whole = compute_features(model, ToyTokenizer(), dataset, tmp_path / "a", config=FeatureConfig(layers=(0, -1)))
-    config = FeatureConfig(layers=(0, -1), tokens_per_batch=64)
+    config = FeatureConfig(layers=(0, -1), state_window=window)
+    whole = compute_features(model, ToyTokenizer(), dataset, tmp_path / "a", config=config)
+    config = FeatureConfig(layers=(0, -1), state_window=window, tokens_per_batch=64)
     parts = compute_features(model, ToyTokenizer(), dataset, tmp_path / "b", config=config)
     order = [parts.row_of()[key] for key in whole.row_of()]
     torch.testing.assert_close(parts.states[order], whole.states)
     torch.testing.assert_close(parts.actions[order], whole.actions)
+
+
+def test_another_window_is_another_cache(tmp_path: Path) -> None:
+    model, dataset = toy_model(), toy_dataset(tmp_path / "data", toy_rows(4))
+    made = [
+        compute_features(model, ToyTokenizer(), dataset, tmp_path / "cache", config=FeatureConfig(state_window=window))
+        for window in (0, 2, 3)
+    ]
+    assert made[1].states.shape[1] == 2 * made[0].states.shape[1]
+    assert not torch.equal(made[1].states, made[2].states)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0.0), ("float16", 1e-3), ("bfloat16", 1e-2)])

@@ -59,10 +59,14 @@ def play(renderer: Renderer, tasks: list[Task] = TASKS, **fields: Any) -> list[E
     return collect(LookupFamily(), tasks, sampler, renderer, **settings)
 
 
-def save_random_values(policy: Path, folder: Path, *, seed: int = 0, ensemble: int = 1, **config: Any) -> None:
-    shape = HeadShape(SIZE, 2 * SIZE, hidden_size=16, ensemble=ensemble)
+def save_random_values(
+    policy: Path, folder: Path, *, seed: int = 0, ensemble: int = 1, window: int = 0, **config: Any
+) -> None:
+    shape = HeadShape(2 * SIZE if window else SIZE, 2 * SIZE, hidden_size=16, ensemble=ensemble)
     heads = ValueHeads(shape, generator=torch.Generator().manual_seed(seed))
-    record = ValueRecord("iql_values", config, 0, str(policy), policy_fingerprint(load_model(policy)), (-1,), "", "")
+    record = ValueRecord(
+        "iql_values", config, 0, str(policy), policy_fingerprint(load_model(policy)), (-1,), "", "", window
+    )
     save_values(heads, record, folder, intervals={})
 
 
@@ -90,7 +94,10 @@ def v(critic: TurnCritic, prefix: NDArray[np.int32]) -> float:
     ids = torch.from_numpy(prefix.astype(np.int64))[None]
     with torch.no_grad():
         states, _ = hidden_states(critic._model, ids, torch.ones_like(ids), layers=(-1,))
-        return float(critic._learner.heads.v(states[0, -1:]))
+        state = states[0, -1:]
+        if critic._state_window:
+            state = torch.cat([state, states[0, -critic._state_window :].mean(dim=0, keepdim=True)], dim=-1)
+        return float(critic._learner.heads.v(state))
 
 
 def by_hand(critic: TurnCritic, episode: Episode, after: float, *, discount: float, trace_decay: float) -> list[float]:
@@ -139,6 +146,15 @@ def test_the_mean_of_an_ensemble_judges_and_learns(start: Start, tmp_path: Path)
     critic.judge(start.episodes[:2])
     assert critic.explained_variance > 0.9
     assert not any(torch.allclose(*pair) for pair in zip(members, heads.v_by_member(states), strict=True))
+
+
+def test_a_window_of_the_values_is_read_here_too(start: Start, tmp_path: Path) -> None:
+    save_random_values(start.policy, tmp_path / "values", window=5)
+    settings = {"discount": 0.9, "trace_decay": 0.8}
+    critic = load(start, tmp_path / "values", **settings)
+    right, wrong = critic.judge(start.episodes[:2])
+    assert right == pytest.approx(by_hand(critic, start.episodes[0], 0.0, **settings), abs=1e-5)
+    assert wrong == pytest.approx(by_hand(critic, start.episodes[1], 0.0, **settings), abs=1e-5)
 
 
 def test_truncation_is_an_end_where_the_values_were_trained_so(start: Start, tmp_path: Path) -> None:

@@ -89,6 +89,20 @@ class TestScores:
         assert found == pytest.approx(expected.double().numpy(), abs=1e-6)
         assert abs(found[0] - found[1]) > 1e-3
 
+    def test_read_the_window_that_the_heads_were_trained_with(self) -> None:
+        tokens = np.array([5, 6, 7, 8, 9, 10], dtype=np.int32)
+        steps = np.array([-1, -1, -1, -1, 0, 0], dtype=np.int32)
+        row = SegmentRow("t", None, None, None, 0, tokens, steps >= 0, steps)
+        batch = collate_segments([row], pad_token_id=0)
+        features = step_features(MODEL, [row], batch, layers=LAYERS, state_window=3).features
+        shape = HeadShape(features.states.shape[1], features.actions.shape[1], hidden_size=8)
+        wide = ValueHeads(shape, generator=torch.Generator().manual_seed(0))
+        with torch.inference_mode():
+            expected = wide.q(features.states, features.actions).amin(dim=0)
+        scorer = StepScorer(MODEL, wide, layers=LAYERS, state_window=3)
+        found = scorer.q_values([tokens[:4].tolist()], [tokens[4:].tolist()])
+        assert found == pytest.approx(expected.double().numpy(), abs=1e-6)
+
     def test_do_not_depend_on_what_is_scored_beside(self) -> None:
         scorer = StepScorer(MODEL, heads(), layers=LAYERS)
         steps = [[4], [9, 10, 11], [20, 21]]
