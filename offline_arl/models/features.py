@@ -135,9 +135,7 @@ def step_features(
         batch.attention_mask,
         layers=layers,
         # No window may reach into what all rows share, whose states are left out.
-        shared_prefix=min(batch.shared_prefix, int(begin.min()))
-        if state_window and len(begin)
-        else batch.shared_prefix,
+        shared_prefix=min([batch.shared_prefix, *begin.tolist()]),
     )
     has_action = places.has_action
     state = states[batch_row, first - 1 - offset]

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offline_arl.datasets.collate import collate_segments
+from offline_arl.datasets.collate import collate_segments, length_sorted_batches
 from offline_arl.datasets.segments import SegmentDataset, SegmentRow
 from offline_arl.errors import DataError
 from offline_arl.models.policy import selected_logits, unwrapped_model
@@ -24,7 +24,7 @@ from offline_arl.objectives.logprobs import predicting_mask, scored_mask
 from offline_arl.online.config import CloningConfig
 
 _STREAM = 3  # of random numbers: no other draws of a run share it
-_CHUNK_ROWS = 32  # encoded together
+_TOKENS_PER_BATCH = 4_096  # encoded together
 _LEAST_WEIGHT = 0.05  # beside the share of failures: also what is solved is not forgotten
 
 
@@ -110,14 +110,14 @@ class LoggedSuccesses:
             rows: At least one, as `draw` gives them.
             pad_token_id: Fills rows.
         """
+        tokens = sum(int(row.action_mask[1:].sum()) for row in rows)  # nothing predicts the first
         # Of similar length together: most rows are short, and a padded token costs as much as a real one.
-        ordered = sorted(rows, key=len)
-        parts = [ordered[begin : begin + _CHUNK_ROWS] for begin in range(0, len(ordered), _CHUNK_ROWS)]
-        sums, counts = zip(*(self._summed(model, part, pad_token_id) for part in parts), strict=True)
-        return torch.stack(sums).sum() / torch.stack(counts).sum().clamp(min=1)
+        batches = length_sorted_batches(np.array([len(row) for row in rows]), max_tokens=_TOKENS_PER_BATCH)
+        losses = [self._share(model, [rows[at] for at in batch], tokens, pad_token_id) for batch in batches]
+        return torch.stack(losses).sum()
 
-    def _summed(self, model: Any, rows: Sequence[SegmentRow], pad_token_id: int) -> tuple[Tensor, Tensor]:
-        """The sum over the action tokens of `-w * log p`, and how many there are."""
+    def _share(self, model: Any, rows: Sequence[SegmentRow], tokens: int, pad_token_id: int) -> Tensor:
+        """What some rows add to the mean over `tokens` action tokens."""
         device = next(model.parameters()).device
         batch = collate_segments(rows, pad_token_id=pad_token_id).to(device)
         mask = scored_mask(batch.action_mask)
@@ -129,7 +129,7 @@ class LoggedSuccesses:
         logprobs = selected_token_logprobs(logits, batch.input_ids, mask)
         behavior = _behavior_logprobs(rows, batch.input_ids.shape).to(device)
         weights = mismatch_weights(logprobs, behavior, mask, cap=self._config.importance_cap)
-        return masked_mean(weighted_nll(logprobs, weights, mask), mask, denominator=1), mask.sum()
+        return masked_mean(weighted_nll(logprobs, weights, mask), mask, denominator=tokens)
 
     def coefficient(self, step: int, total_steps: int) -> float:
         """The weight of the loss after `step` of `total_steps` steps: falls linearly, to 0 at `config.until`."""

@@ -78,8 +78,7 @@ class OnlineTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def create_optimizer(self, *arguments: Any, **fields: Any) -> Any:
         """Muon where `muon` is set, with the settings of the arguments; else TRL's AdamW."""
-        made: Any = getattr(self, "optimizer", None)
-        if self.muon and made is None:
+        if self.muon and getattr(self, "optimizer", None) is None:
             self.optimizer = MuonWithAdamW(
                 self.model,
                 learning_rate=self.args.learning_rate,

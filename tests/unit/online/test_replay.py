@@ -120,8 +120,9 @@ def test_unknown_propensities_weigh_as_in_plain_cloning(dataset: SegmentDataset)
     assert drawn.loss(model, rows, pad_token_id=0).item() == pytest.approx(np.mean(expected), rel=1e-5)
 
 
-def test_many_rows_weigh_as_one_batch(dataset: SegmentDataset) -> None:
-    """70 rows of unequal lengths, which are encoded in three parts: the mean is over all their action tokens."""
+def test_many_rows_weigh_as_one_batch(dataset: SegmentDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """70 rows of unequal lengths, which are encoded in several parts: the mean is over all their action tokens."""
+    monkeypatch.setattr("offline_arl.online.replay._TOKENS_PER_BATCH", 300)
     model, drawn = toy_model(), replay(dataset)
     rows = toy_rows(70, seed=9)
     assert len({len(row) for row in rows}) > 5
