@@ -139,6 +139,10 @@ def train(
     values: Annotated[
         Path | None, typer.Option(help="Value heads that another train made; some algorithms need them.", parser=path)
     ] = None,
+    rehearsal: Annotated[
+        Path | None,
+        typer.Option(help="A dataset of which rows are cloned in between, against forgetting.", parser=path),
+    ] = None,
     settings: Settings = None,
     seed: Seed = 0,
     processes: Processes = 1,
@@ -150,13 +154,15 @@ def train(
     raw: dict[str, Any] = {"kind": "train", "algorithm": algorithm.value}
     stage = stage_type(raw)
     assert stage is not None
-    for name, given, maker in (("dataset", dataset, "build bc"), ("values", values, "train iql_values")):
+    for name, given, maker in (
+        ("dataset", dataset, "build bc"), ("values", values, "train iql_values"), ("rehearsal", rehearsal, "build bc"),
+    ):  # fmt: skip
         field = stage.model_fields.get(name)
         if field is not None and field.is_required() and given is None:
             raise UsageError(f"train {algorithm} needs --{name}, for example of: offline-arl {maker}")
         if field is None and given is not None:
             raise UsageError(f"train {algorithm} reads no {name}; leave --{name} out")
-    inputs = {"dataset": dataset, "policy": policy, "values": values}
+    inputs = {"dataset": dataset, "policy": policy, "values": values, "rehearsal": rehearsal}
     _run_stage(
         f"train {algorithm.value}",
         algorithm.value,

@@ -1,4 +1,4 @@
-"""A tiny policy that everything can run on: a Llama of about 1 M parameters with its own tokenizer.
+"""A tiny policy that everything can run on: a Llama or Qwen3 of about 1 M parameters with its own tokenizer.
 
 It is a real Hugging Face causal language model with a chat template that knows tools, so whatever works with it
 works with any other chat model. The tokenizer is a byte-level BPE trained on the user's own logs; it cuts
@@ -8,7 +8,7 @@ identifiers into a letter and pairs of digits, which a small model soon learns t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -16,7 +16,9 @@ from offline_arl.errors import DataError
 from offline_arl.trajectories.schema import Trajectory
 
 if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+TinyArchitecture: TypeAlias = Literal["llama", "qwen3"]
 
 ROLE_TOKENS = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 END_TOKEN = "<|end|>"
@@ -159,32 +161,40 @@ def build_tiny_policy(
     heads: int = 4,
     intermediate_size: int = 768,
     tie_embeddings: bool = True,
-) -> LlamaForCausalLM:
-    """A randomly initialized Llama for `tokenizer`, about 1 M parameters at the defaults, float32.
+    architecture: TinyArchitecture = "llama",
+) -> LlamaForCausalLM | Qwen3ForCausalLM:
+    """A randomly initialized policy for `tokenizer`, about 1 M parameters at the defaults, float32.
 
-    `hidden_size / heads` must be at least 32: vLLM's CPU attention has no kernel for smaller heads.
+    `hidden_size / heads` must be at least 32: vLLM's CPU attention has no kernel for smaller heads. `architecture`:
+    "qwen3" differs from "llama" in its queries and keys, which are normalized (Henry et al. 2020, arXiv:2010.04245);
+    with them a policy of this size learns to copy in fewer updates.
     The weights depend on `seed` alone; the caller's random state is left as it was.
     """
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden_size,
-        intermediate_size=intermediate_size,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        max_position_embeddings=MAX_TOKENS,
-        tie_word_embeddings=tie_embeddings,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        initializer_range=0.05,
-    )
+    settings: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": hidden_size,
+        "intermediate_size": intermediate_size,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": hidden_size // heads,
+        "max_position_embeddings": MAX_TOKENS,
+        "tie_word_embeddings": tie_embeddings,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "initializer_range": 0.05,
+    }
+    model: LlamaForCausalLM | Qwen3ForCausalLM
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
+        if architecture == "qwen3":
+            model = Qwen3ForCausalLM(Qwen3Config(**settings))
+        else:
+            model = LlamaForCausalLM(LlamaConfig(**settings))
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from offline_arl.datasets.collate import IGNORED_LABEL, SegmentBatch, StepWeights, collate_segments
 from offline_arl.datasets.packing import collate_packed
-from offline_arl.datasets.segments import SegmentDataset, SegmentRow
+from offline_arl.datasets.segments import SegmentRow
 from offline_arl.models.policy import logits_at, selected_logits
 from offline_arl.objectives import masked_mean, predicting_mask, selected_token_logprobs, weighted_nll
 from offline_arl.objectives.logprobs import scored_mask
@@ -21,7 +22,7 @@ class SegmentTrainer(UpdateTrainer):
     """The loss of `trainers.weighted_bc`.
 
     Args:
-        segments: The dataset.
+        segments: The rows.
         step_weights: Weight of each (trajectory_id, step); None weighs every step 1.
         pad_token_id: Fills rows.
         share_prefix: Encode what all rows of a batch start with once, where the model and one process allow it.
@@ -30,8 +31,8 @@ class SegmentTrainer(UpdateTrainer):
     """
 
     def __init__(
-        self, *, segments: SegmentDataset, step_weights: StepWeights | None, pad_token_id: int, share_prefix: bool,
-        packing: str | None = None, **kwargs: Any,
+        self, *, segments: Sequence[SegmentRow], step_weights: StepWeights | None, pad_token_id: int,
+        share_prefix: bool, packing: str | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(rows=segments, collate=self._collate, **kwargs)
         # Have Trainer count the labels of every batch, also for models whose forward takes no loss arguments.

@@ -27,6 +27,7 @@ from offline_arl.datasets.collate import (
     length_sorted_batches,
     row_token_weights,
 )
+from offline_arl.datasets.rehearsal import Rehearsal, RehearsedSegments
 from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.errors import DataError
 from offline_arl.models.packing import packs_exactly, single_row
@@ -54,6 +55,7 @@ def train_weighted_bc(
     *,
     step_weights: StepWeights | None = None,
     row_frequencies: NDArray[np.float64] | None = None,
+    rehearsal: Rehearsal | None = None,
     new_tokens: Sequence[int] = (),
     seed: int,
     algorithm: str = "bc",
@@ -75,6 +77,7 @@ def train_weighted_bc(
         step_weights: Weight of each (trajectory_id, step); None clones every step alike. Segments whose steps all
             weigh 0 are left out.
         row_frequencies: [rows] how often each row of the dataset is seen in an epoch on average; None: once.
+        rehearsal: Rows of another dataset that are cloned among them, with weight 1.
         new_tokens: Tokens that the model has not met: their embeddings train also where adapters do (`lora_rank`).
         seed: Of batch order, dropout and adapters.
         algorithm: Name for the training record.
@@ -88,18 +91,28 @@ def train_weighted_bc(
         updates, tokens, whether rows were packed, and seconds and tokens per second of this call.
 
     Raises:
-        DataError: The dataset is empty or does not fit the model, a step has no weight, no step has a weight above 0,
-            or training diverged.
+        DataError: A dataset is empty or does not fit the model or the other, a step has no weight, no step has a
+            weight above 0, or training diverged.
         UsageError: A checkpoint is of another run, a package is missing, or the memory does not suffice.
     """
     output_dir = Path(output_dir)
     check_fits(model, dataset)
     rows = _weighted_rows(dataset, step_weights)
+    n_learned = len(rows)
+    times = None if row_frequencies is None else row_frequencies[rows] * config.epochs
+    segments: SegmentDataset | RehearsedSegments = dataset
+    identity: dict[str, Any] = {}
+    if rehearsal is not None:
+        segments = RehearsedSegments(dataset, rehearsal)
+        check_fits(model, rehearsal.dataset)
+        times = np.full(n_learned, config.epochs) if times is None else times
+        times = np.concatenate([times, segments.times(float(times @ dataset.lengths[rows]))])
+        rows = np.concatenate([rows, np.arange(len(dataset), len(segments))])
+        step_weights = segments.step_weights(step_weights)
+        identity["rehearsal"] = [rehearsal.dataset.manifest.content_sha256, rehearsal.fraction]
     packing = _packing(model, config)
-    seen, epochs = rows, config.epochs
-    if row_frequencies is not None:
-        seen, epochs = _repeated(rows, row_frequencies[rows] * epochs, seed=seed), 1.0
-    batches = _batches(dataset, seen, config, epochs=epochs, seed=seed, packed=packing is not None)
+    seen, epochs = (rows, config.epochs) if times is None else (_repeated(rows, times, seed=seed), 1.0)
+    batches = _batches(segments.lengths, seen, config, epochs=epochs, seed=seed, packed=packing is not None)
     run = TrainingRun(
         config,
         model,
@@ -112,18 +125,19 @@ def train_weighted_bc(
         step_weights=weights_digest(step_weights),
         packing=packing,
         new_tokens=list(new_tokens),
+        **identity,
     )
     with preserved_random_state(), without_progress_bars():
         trained = run.adapted(model, new_tokens)
         trainer = SegmentTrainer(
-            segments=dataset,
+            segments=segments,
             step_weights=step_weights,
             packing=packing,
-            epochs=sum(map(len, batches)) / len(rows),
+            epochs=sum(row < len(dataset) for batch in batches for row in batch) / n_learned,
             **run.trainer_arguments(trained, tokenizer, report),
         )
         metrics = run.train(trainer)
-    tokens = float(sum(int(dataset.lengths[row]) for batch in batches for row in batch))
+    tokens = float(sum(int(segments.lengths[row]) for batch in batches for row in batch))
     begun = 0 if run.checkpoint is None else int(run.checkpoint.name.removeprefix("checkpoint-"))
     computed = tokens * (1 - begun / metrics["updates"])
     metrics |= {
@@ -202,7 +216,7 @@ def _packing(model: Any, config: WeightedBCConfig) -> Literal["rows", "row"] | N
 
 
 def _batches(
-    dataset: SegmentDataset,
+    lengths: NDArray[np.int64],
     rows: np.ndarray[Any, np.dtype[np.int64]],
     config: WeightedBCConfig,
     *,
@@ -212,7 +226,7 @@ def _batches(
 ) -> list[list[int]]:
     """The batches of the whole run, as row numbers of the dataset, cut to `max_steps` updates."""
     sampler = TokenBudgetSampler(
-        dataset.lengths[rows], max_tokens=config.tokens_per_batch, epochs=epochs, seed=seed, packed=packed
+        lengths[rows], max_tokens=config.tokens_per_batch, epochs=epochs, seed=seed, packed=packed
     )
     limit = None if config.max_steps is None else config.max_steps * config.gradient_accumulation_steps
     return [[int(rows[index]) for index in batch] for batch in sampler.batches[:limit]]

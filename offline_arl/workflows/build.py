@@ -47,7 +47,12 @@ def initial_policy(config: InitialPolicy, context: StageContext) -> StageOutputs
         with told_damage(store):
             tokenizer = train_tiny_tokenizer(texts, vocabulary_size=config.vocabulary_size)
         add_return_tokens(tokenizer, config.return_tokens)
-        model = build_tiny_policy(tokenizer, seed=context.integer_seed(), tie_embeddings=config.tie_embeddings)
+        model = build_tiny_policy(
+            tokenizer,
+            seed=context.integer_seed(),
+            tie_embeddings=config.tie_embeddings,
+            architecture=config.architecture,
+        )
     else:
         model, tokenizer = load_policy(config.model, config.dtype)
         added = add_return_tokens(tokenizer, config.return_tokens)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from offline_arl.datasets.collate import StepWeights
 from offline_arl.datasets.manifest import load_manifest
+from offline_arl.datasets.rehearsal import Rehearsal
 from offline_arl.datasets.return_conditioned import conditioning_of
 from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.errors import DataError, UsageError
@@ -28,7 +29,7 @@ from offline_arl.trainers.run import RunFolders
 from offline_arl.trainers.value_record import load_value_record
 from offline_arl.trainers.weighted_bc import train_weighted_bc
 from offline_arl.workflows.context import StageContext, StageOutputs
-from offline_arl.workflows.stages import TrainCloning, TrainDecisionTransformer, TrainExtraction, part_of
+from offline_arl.workflows.stages import CloningStage, TrainCloning, TrainDecisionTransformer, TrainExtraction, part_of
 
 _VALUES_OF = {"iql": "iql_values", "cql": "cql_values", "awr": "behavior_values"}  # what each extraction reads
 
@@ -120,7 +121,7 @@ def extract_policy(config: TrainExtraction, context: StageContext) -> StageOutpu
 
 
 def _clone(
-    config: TrainCloning | TrainDecisionTransformer | TrainExtraction,
+    config: CloningStage,
     context: StageContext,
     algorithm: str,
     *,
@@ -132,6 +133,10 @@ def _clone(
     if dataset.manifest.kind == "return_conditioned" and algorithm != "dt":
         raise UsageError(f"the dataset has returns in its context, which {algorithm} would not be asked for; use dt")
     training = part_of(config, WeightedBCConfig)
+    rehearsal: Rehearsal | None = None
+    if config.rehearsal is not None:
+        rehearsed = SegmentDataset.load(context.path(config.rehearsal, "dataset"))
+        rehearsal = Rehearsal(rehearsed, config.rehearsal_fraction)
     new_tokens = []
     if dataset.manifest.kind == "return_conditioned":
         conditioning = conditioning_of(dataset.manifest)
@@ -145,6 +150,7 @@ def _clone(
         context.folder / "policy",
         step_weights=step_weights,
         row_frequencies=row_frequencies,
+        rehearsal=rehearsal,
         new_tokens=new_tokens,
         seed=context.integer_seed(),
         algorithm=algorithm,

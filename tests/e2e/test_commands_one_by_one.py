@@ -51,7 +51,7 @@ def test_logs_become_policies_that_are_evaluated(tmp_path: Path, command: Callab
     transitions = tmp_path / "transitions"
     command("build", "transitions", "--store", store, "--output", transitions, "--model", policy / "policy")
     bc = command("train", "bc", "--dataset", tmp_path / "good", "--policy", policy, "--output", tmp_path / "bc",
-                 "--set", "epochs=1")  # fmt: skip
+                 "--rehearsal", tmp_path / "good", "--set", "epochs=1")  # fmt: skip
     assert Path(bc["artifacts"]["policy"], "model.safetensors").is_file()
     values = command("train", "iql_values", "--dataset", transitions, "--policy", tmp_path / "bc", "--output",
                      tmp_path / "values", "--set", "steps=20", "--set", "holdout_fraction=0.3")  # fmt: skip

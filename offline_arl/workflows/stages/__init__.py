@@ -34,6 +34,7 @@ from offline_arl.workflows.stages.preferences import (
     TrainSimPO,
 )
 from offline_arl.workflows.stages.training import (
+    CloningStage,
     Online,
     TrainBehaviorValues,
     TrainCloning,
@@ -51,6 +52,7 @@ __all__ = [
     "STAGE_TYPES",
     "AnyStage",
     "Artifact",
+    "CloningStage",
     "CompareOnline",
     "CopyingDataset",
     "Dataset",

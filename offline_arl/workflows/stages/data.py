@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from offline_arl.datasets.copying import CopyingConfig
+from offline_arl.models.tiny import TinyArchitecture
 from offline_arl.rendering.return_conditioning import MAX_LEVELS, ConditioningConfig
 from offline_arl.rewards.components import RewardConfig
 from offline_arl.rewards.preferences import PairsConfig, UnpairedConfig
@@ -50,6 +51,8 @@ class InitialPolicy(Stage):
     `model` is "tiny" (about 1 M parameters, its tokenizer trained on the store's text) or any Hugging Face chat
     model: a folder, or a name that is in the local cache or can be downloaded.
 
+    `architecture`: of the tiny model (`models.tiny.build_tiny_policy`).
+
     `history_steps`: the policy's prompts show the system prompt and the current observation behind so many past steps,
     for tasks whose observations are states; None shows the whole chat. It is kept in the policy's tokenizer, so that
     the datasets, policies and values made from this one agree.
@@ -62,6 +65,7 @@ class InitialPolicy(Stage):
     store: Annotated[str, Ref("store")]
     model: str
     vocabulary_size: int = Field(1024, ge=300)
+    architecture: TinyArchitecture = "llama"
     tie_embeddings: bool = True
     history_steps: int | None = Field(None, ge=0)
     return_tokens: int = Field(0, ge=0, le=MAX_LEVELS)

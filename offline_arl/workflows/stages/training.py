@@ -20,20 +20,38 @@ from offline_arl.trainers.config import (
 from offline_arl.workflows.stages.base import Artifact, Dtype, Ref, Stage
 
 
-class TrainCloning(WeightedBCConfig, Stage):
-    """Behavior cloning; "filtered_bc" needs a dataset of form filtered_bc and differs in name only."""
+class CloningStage(WeightedBCConfig, Stage):
+    """What the stages share that clone steps of `dataset`, from `policy` on.
+
+    `rehearsal`: a dataset, of which as many rows are cloned in between, all with weight 1, as make up
+    `rehearsal_fraction` of the tokens, so that the policy keeps what it learned from them.
+    """
 
     kind: Literal["train"]
-    algorithm: Literal["bc", "filtered_bc"]
     dataset: Annotated[str, Ref("dataset")]
     policy: Annotated[str, Ref("policy")]
     dtype: Dtype = "float32"
+    rehearsal: Annotated[str | None, Ref("dataset")] = None
+    rehearsal_fraction: float = Field(0.1, gt=0, lt=1)
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
     shared: ClassVar[bool] = True
 
+    @model_validator(mode="after")
+    def _check_rehearsal(self) -> Self:
+        """A setting that nothing would read is refused."""
+        if self.rehearsal is None and "rehearsal_fraction" in self.model_fields_set:
+            raise ValueError("rehearsal_fraction goes with a dataset to rehearse; name one, or leave it out")
+        return self
 
-class TrainDecisionTransformer(WeightedBCConfig, Stage):
+
+class TrainCloning(CloningStage):
+    """Behavior cloning; "filtered_bc" needs a dataset of form filtered_bc and differs in name only."""
+
+    algorithm: Literal["bc", "filtered_bc"]
+
+
+class TrainDecisionTransformer(CloningStage):
     """The Decision Transformer: cloning of every step, good and bad, with its return in the context.
 
     Needs a dataset of form return_conditioned. How returns are written is saved with the policy, which `evaluate` then
@@ -43,15 +61,8 @@ class TrainDecisionTransformer(WeightedBCConfig, Stage):
     paper) to 1 (each class has the same say). An epoch has as many steps as without.
     """
 
-    kind: Literal["train"]
     algorithm: Literal["dt"]
-    dataset: Annotated[str, Ref("dataset")]
-    policy: Annotated[str, Ref("policy")]
-    dtype: Dtype = "float32"
     balance_returns: float = Field(0.0, ge=0, le=1)
-
-    produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
-    shared: ClassVar[bool] = True
 
 
 class ValueStage(Stage):
@@ -124,24 +135,17 @@ class TrainTokenCQLValues(TokenCQLConfig, TokenValueStage):
 TrainTokenValues = TrainTokenIQLValues | TrainTokenCQLValues
 
 
-class TrainExtraction(WeightedBCConfig, Stage):
+class TrainExtraction(CloningStage):
     """Advantage-weighted extraction of a policy from the value heads, starting from `policy`.
 
     The names go with the values: "iql" needs those of `iql_values`, "cql" of `cql_values`, and "awr"
     (advantage-weighted regression) of `behavior_values`.
     """
 
-    kind: Literal["train"]
     algorithm: Literal["iql", "cql", "awr"]
-    dataset: Annotated[str, Ref("dataset")]
-    policy: Annotated[str, Ref("policy")]
-    dtype: Dtype = "float32"
     values: Annotated[str, Ref("values")]
     inverse_temperature: float = Field(3.0, ge=0)
     max_weight: float = Field(100.0, gt=0)
-
-    produces: ClassVar[tuple[Artifact, ...]] = ("policy",)
-    shared: ClassVar[bool] = True
 
 
 class Online(GrpoConfig, Stage):

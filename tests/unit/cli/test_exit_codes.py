@@ -175,6 +175,10 @@ def test_ingest_of_nothing_usable_exits_with_1_and_still_prints_its_counts(
         (["build", "transitions", "--store", "x", "--output", "{out}", "--only-successes"], ["--only-successes"]),
         (["train", "iql", "--dataset", "x", "--policy", "y", "--output", "{out}"], ["--values", "iql_values"]),
         (
+            ["train", "iql_values", "--dataset", "x", "--policy", "y", "--rehearsal", "z", "--output", "{out}"],
+            ["reads no rehearsal", "--rehearsal"],
+        ),
+        (
             ["train", "bc", "--dataset", "{out}", "--policy", "{out}", "--output", "{out}"],
             ["--dataset", "does not exist"],
         ),

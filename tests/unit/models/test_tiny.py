@@ -93,6 +93,16 @@ def test_the_weights_depend_on_the_seed_alone(tokenizer: PreTrainedTokenizerFast
     assert not torch.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
 
 
+def test_queries_and_keys_of_a_qwen3_are_normalized(tokenizer: PreTrainedTokenizerFast) -> None:
+    plain = build_tiny_policy(tokenizer, seed=1)
+    normalized = build_tiny_policy(tokenizer, seed=1, architecture="qwen3")
+    added = set(normalized.state_dict()) - set(plain.state_dict())
+    assert {name.split(".")[-2] for name in added} == {"q_norm", "k_norm"}
+    attention = normalized.model.layers[0].self_attn
+    queries = attention.q_norm(100 * torch.randn(3, attention.head_dim))
+    assert torch.allclose(queries.pow(2).mean(-1), torch.ones(3), atol=1e-4)
+
+
 def test_no_text_is_an_error() -> None:
     with pytest.raises(DataError, match="no text"):
         train_tiny_tokenizer([])
