@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
 from offline_arl.datasets.manifest import DatasetManifest
 from offline_arl.datasets.segments import SegmentRow, SegmentWriter
@@ -30,13 +30,18 @@ _PIECE = re.compile(r"[A-Z]|[0-9]{1,2}")
 
 
 class CopyingConfig(BaseModel):
-    """How many exercises, how large (ranges include both ends), and the part made of pieces of identifiers."""
+    """How many exercises, how large (ranges include both ends), and the part made of pieces of identifiers.
+
+    `gap_tokens`: up to so many random tokens stand before a line, in one exercise more than in the next. Without them a
+    model learns to copy from a few tokens back, and need not be able to from further away.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     rows: PositiveInt = 100_000
     lines: tuple[int, int] = (2, 3)
     line_tokens: tuple[int, int] = (2, 4)
+    gap_tokens: NonNegativeInt = 0
     identifier_fraction: float = Field(0.8, ge=0, le=1)
 
     @model_validator(mode="after")
@@ -67,9 +72,9 @@ def build_copying(
 ) -> DatasetManifest:
     """Write exercises as a dataset of kind "bc", one row each.
 
-    A row is lines [a b c] [d e] and then the lines in a random order, [d e] [a b c]. Its tokens all differ, so what
-    follows a token is known from the first time alone. Trained are the tokens of the second part but the first of each
-    line, which nobody can know.
+    A row is lines [a b c] [d e] and then the lines in a random order, [d e] [a b c]. The tokens of lines all differ,
+    and gaps hold none of them, so what follows a token is known from the first time alone. Trained are the tokens of
+    the second part but the first of each line, which nobody can know.
 
     Args:
         identifiers: [I], token ids of pieces of identifiers (`identifier_tokens`).
@@ -94,29 +99,46 @@ def build_copying(
     with writer:
         for index in range(config.rows):
             alphabet = identifiers if generator.random() < config.identifier_fraction else words
-            writer.add([_exercise(f"copying-{index}", alphabet, config, generator)])
+            writer.add([_exercise(f"copying-{index}", alphabet, words, config, generator)])
     assert writer.manifest is not None
     return writer.manifest
 
 
 def _exercise(
-    name: str, alphabet: NDArray[np.int64], config: CopyingConfig, generator: np.random.Generator
+    name: str,
+    alphabet: NDArray[np.int64],
+    words: NDArray[np.int64],
+    config: CopyingConfig,
+    generator: np.random.Generator,
 ) -> SegmentRow:
     lengths = generator.integers(
         *config.line_tokens, size=generator.integers(*config.lines, endpoint=True), endpoint=True
     )
     tokens = generator.choice(alphabet, int(lengths.sum()), replace=False)
     lines = np.split(tokens, np.cumsum(lengths)[:-1])
-    order = generator.permutation(len(lines))
-    trained = [np.arange(len(lines[index])) > 0 for index in order]
-    action_mask = np.concatenate([np.zeros(len(tokens), dtype=np.bool_), *trained])
+    others = words
+    widest = 0
+    if config.gap_tokens:
+        widest = int(generator.integers(config.gap_tokens, endpoint=True))
+        others = np.setdiff1d(words, tokens)
+    parts: list[NDArray[np.int64]] = []
+    trained: list[NDArray[np.bool_]] = []
+    order = [*range(len(lines)), *generator.permutation(len(lines))]
+    for position, index in enumerate(order):
+        if widest:
+            gap = generator.choice(others, int(generator.integers(widest, endpoint=True)))
+            parts.append(gap)
+            trained.append(np.zeros(len(gap), dtype=np.bool_))
+        parts.append(lines[index])
+        trained.append((np.arange(len(lines[index])) > 0) & (position >= len(lines)))
+    action_mask = np.concatenate(trained)
     return SegmentRow(
         trajectory_id=name,
         task_id=None,
         task_type="copying",
         success=None,
         segment=0,
-        token_ids=np.concatenate([tokens, *(lines[index] for index in order)]).astype(np.int32),
+        token_ids=np.concatenate(parts).astype(np.int32),
         action_mask=action_mask,
         step_index=np.where(action_mask, 0, -1).astype(np.int32),
     )

@@ -17,8 +17,9 @@ TOKENS = np.arange(100, 126)
 WORDS = np.arange(200, 300)
 
 
-def exercises(folder: Path, *, seed: int = 0, rows: int = 200) -> SegmentDataset:
-    build_copying(TOKENS, WORDS, folder, fingerprint="f", config=CopyingConfig(rows=rows), seed=seed)
+def exercises(folder: Path, *, seed: int = 0, rows: int = 200, **settings: object) -> SegmentDataset:
+    config = CopyingConfig.model_validate({"rows": rows, **settings})
+    build_copying(TOKENS, WORDS, folder, fingerprint="f", config=config, seed=seed)
     return SegmentDataset.load(folder)
 
 
@@ -60,6 +61,27 @@ def test_a_fifth_is_made_of_other_tokens(tmp_path: Path) -> None:
     assert sum(of_words) + sum(of_identifiers) == 100
 
 
+def test_gaps_are_not_trained_and_hold_nothing_of_the_lines(tmp_path: Path) -> None:
+    """Between the lines are 0 to 30 words; what is left without them is an exercise without gaps."""
+    distances, gaps = [], []
+    for row in exercises(tmp_path / "data", identifier_fraction=1.0, gap_tokens=30):
+        of_lines = np.isin(row.token_ids, TOKENS)
+        assert (of_lines | np.isin(row.token_ids, WORDS)).all()
+        assert not row.action_mask[~of_lines].any()
+        lines = row.token_ids[of_lines]
+        half = len(lines) // 2
+        assert sorted(lines[:half]) == sorted(lines[half:])
+        follower = dict(pairwise(lines[:half]))
+        for at in np.flatnonzero(row.action_mask):
+            assert of_lines[at - 1]  # a line is not interrupted
+            assert row.token_ids[at] == follower[row.token_ids[at - 1]]
+            distances.append(at - np.flatnonzero(row.token_ids == row.token_ids[at])[0])
+        gaps += [len(word) for word in "".join("x" if line else "." for line in of_lines).split("x") if word]
+    assert 25 < max(gaps) <= 30
+    assert np.quantile(distances, 0.1) < 10
+    assert max(distances) > 60
+
+
 def test_the_same_seed_gives_the_same_exercises(tmp_path: Path) -> None:
     first, again, other = (exercises(tmp_path / str(index), seed=seed, rows=5) for index, seed in enumerate((3, 3, 4)))
     assert first.manifest.content_sha256 == again.manifest.content_sha256 != other.manifest.content_sha256
@@ -71,7 +93,9 @@ def test_too_few_tokens_are_told(tmp_path: Path) -> None:
         build_copying(TOKENS[:11], WORDS, tmp_path / "data", fingerprint="f", config=CopyingConfig(), seed=0)
 
 
-@pytest.mark.parametrize("change", [{"lines": (1, 3)}, {"lines": (3, 2)}, {"line_tokens": (1, 4)}, {"rows": 0}])
+@pytest.mark.parametrize(
+    "change", [{"lines": (1, 3)}, {"lines": (3, 2)}, {"line_tokens": (1, 4)}, {"rows": 0}, {"gap_tokens": -1}]
+)
 def test_ranges_that_make_no_exercise_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         CopyingConfig.model_validate(change)
