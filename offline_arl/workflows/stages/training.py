@@ -40,7 +40,8 @@ class CloningStage(WeightedBCConfig, Stage):
     @model_validator(mode="after")
     def _check_rehearsal(self) -> Self:
         """A setting that nothing would read is refused."""
-        if self.rehearsal is None and "rehearsal_fraction" in self.model_fields_set:
+        default = type(self).model_fields["rehearsal_fraction"].default
+        if self.rehearsal is None and self.rehearsal_fraction != default:
             raise ValueError("rehearsal_fraction goes with a dataset to rehearse; name one, or leave it out")
         return self
 
