@@ -19,6 +19,7 @@ class TrainingRecord(msgspec.Struct, frozen=True):
 
     `dataset_fingerprint` names tokenizer and template, `dataset_sha256` the dataset's content, `weights_sha256` the
     weights as saved (`models.policy.policy_fingerprint`): online training asserts that its reference is these.
+    `rehearsal_sha256`: of the content of the dataset that was rehearsed, where one was.
     """
 
     algorithm: str
@@ -28,6 +29,7 @@ class TrainingRecord(msgspec.Struct, frozen=True):
     dataset_sha256: str
     weights_sha256: str
     metrics: dict[str, float] = {}
+    rehearsal_sha256: str | None = None
 
 
 def save_checkpoint(
@@ -41,6 +43,7 @@ def save_checkpoint(
     dataset_fingerprint: str,
     dataset_sha256: str,
     metrics: dict[str, float],
+    rehearsal_sha256: str | None = None,
     write: bool = True,
 ) -> TrainingRecord:
     """Save a policy with its record; without `write` only make the record, as all processes but one do.
@@ -57,6 +60,7 @@ def save_checkpoint(
         dataset_sha256=dataset_sha256,
         weights_sha256=policy_fingerprint(model),
         metrics=metrics,
+        rehearsal_sha256=rehearsal_sha256,
     )
     if not write:
         return record

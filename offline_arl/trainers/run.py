@@ -153,8 +153,9 @@ class TrainingRun:
         }
 
     def save(
-        self, trained: Any, model: Any, tokenizer: Any, output_dir: Path, *, metrics: dict[str, float]
-    ) -> TrainingRecord:
+        self, trained: Any, model: Any, tokenizer: Any, output_dir: Path, *, metrics: dict[str, float],
+        rehearsal_sha256: str | None = None,
+    ) -> TrainingRecord:  # fmt: skip
         """The first process saves the policy, adapters merged into it and kept beside it; all leave together.
 
         Args:
@@ -163,6 +164,7 @@ class TrainingRun:
             tokenizer: Saved with it.
             output_dir: The policy's folder.
             metrics: For the record.
+            rehearsal_sha256: For the record: what was rehearsed.
 
         Raises:
             DataError: Training diverged; nothing is written.
@@ -188,6 +190,7 @@ class TrainingRun:
                 dataset_fingerprint=self._dataset.fingerprint,
                 dataset_sha256=self._dataset.content_sha256,
                 metrics=metrics,
+                rehearsal_sha256=rehearsal_sha256,
                 write=first,
             )
             if adapter.is_dir():

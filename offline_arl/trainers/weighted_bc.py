@@ -102,6 +102,7 @@ def train_weighted_bc(
     times = None if row_frequencies is None else row_frequencies[rows] * config.epochs
     segments: SegmentDataset | RehearsedSegments = dataset
     identity: dict[str, Any] = {}
+    rehearsed: str | None = None
     if rehearsal is not None:
         segments = RehearsedSegments(dataset, rehearsal)
         check_fits(model, rehearsal.dataset)
@@ -109,7 +110,8 @@ def train_weighted_bc(
         times = np.concatenate([times, segments.times(float(times @ dataset.lengths[rows]))])
         rows = np.concatenate([rows, np.arange(len(dataset), len(segments))])
         step_weights = segments.step_weights(step_weights)
-        identity["rehearsal"] = [rehearsal.dataset.manifest.content_sha256, rehearsal.fraction]
+        rehearsed = rehearsal.dataset.manifest.content_sha256
+        identity["rehearsal"] = [rehearsed, rehearsal.fraction]
     packing = _packing(model, config)
     seen, epochs = (rows, config.epochs) if times is None else (_repeated(rows, times, seed=seed), 1.0)
     batches = _batches(segments.lengths, seen, config, epochs=epochs, seed=seed, packed=packing is not None)
@@ -146,7 +148,7 @@ def train_weighted_bc(
         "tokens_per_second": computed / max(metrics["seconds"], 1e-9),
         "packed": float(packing is not None),
     }
-    return run.save(trained, model, tokenizer, output_dir, metrics=metrics)
+    return run.save(trained, model, tokenizer, output_dir, metrics=metrics, rehearsal_sha256=rehearsed)
 
 
 def dataset_nll(

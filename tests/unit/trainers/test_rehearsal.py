@@ -14,6 +14,7 @@ from toys import ToyTokenizer, toy_dataset, toy_model, toy_rows
 from offline_arl.datasets.rehearsal import Rehearsal, RehearsedSegments
 from offline_arl.datasets.segments import SegmentDataset, SegmentWriter
 from offline_arl.errors import DataError
+from offline_arl.trainers.checkpoint import load_record
 from offline_arl.trainers.config import WeightedBCConfig
 from offline_arl.trainers.weighted_bc import dataset_nll, train_weighted_bc
 from offline_arl.workflows.stages import TrainCloning
@@ -49,10 +50,13 @@ def test_the_loss_holds_weighted_steps_and_rehearsed_ones_with_weight_one(
     rehearsed, n_rehearsed = dataset_nll(toy_model(), ToyTokenizer(), earlier)
     rehearsal = Rehearsal(earlier, _share(dataset, earlier))
     for options, factor in (({}, 1.0), ({"step_weights": weights}, 3.0)):
-        metrics = _train(dataset, ONE_UPDATE, tmp_path / "out", rehearsal=rehearsal, **options).metrics
+        record = _train(dataset, ONE_UPDATE, tmp_path / "out", rehearsal=rehearsal, **options)
+        metrics = record.metrics
         expected = (factor * learned * n_learned + rehearsed * n_rehearsed) / (n_learned + n_rehearsed)
         assert metrics["loss"] == pytest.approx(expected, rel=1e-5)
         assert metrics["trained_tokens"] == n_learned + n_rehearsed
+        assert load_record(tmp_path / "out") == record
+        assert record.rehearsal_sha256 == earlier.manifest.content_sha256
 
 
 @pytest.mark.parametrize("fraction", [0.05, 0.3, 0.8])
