@@ -130,13 +130,14 @@ def _clone(
     notes: tuple[str, ...] = (),
 ) -> StageOutputs:
     dataset, model, tokenizer = dataset_and_policy(config, context)
-    if dataset.manifest.kind == "return_conditioned" and algorithm != "dt":
-        raise UsageError(f"the dataset has returns in its context, which {algorithm} would not be asked for; use dt")
-    training = part_of(config, WeightedBCConfig)
     rehearsal: Rehearsal | None = None
     if config.rehearsal is not None:
         rehearsed = SegmentDataset.load(context.path(config.rehearsal, "dataset"))
         rehearsal = Rehearsal(rehearsed, config.rehearsal_fraction)
+    for name, seen in (("dataset", dataset), ("rehearsal", None if rehearsal is None else rehearsal.dataset)):
+        if seen is not None and seen.manifest.kind == "return_conditioned" and algorithm != "dt":
+            raise UsageError(f"the {name} has returns in its context, which {algorithm} would not be asked for; use dt")
+    training = part_of(config, WeightedBCConfig)
     new_tokens = []
     if dataset.manifest.kind == "return_conditioned":
         conditioning = conditioning_of(dataset.manifest)
