@@ -116,21 +116,15 @@ def _exercise(
     )
     tokens = generator.choice(alphabet, int(lengths.sum()), replace=False)
     lines = np.split(tokens, np.cumsum(lengths)[:-1])
-    others = words
-    widest = 0
-    if config.gap_tokens:
-        widest = int(generator.integers(config.gap_tokens, endpoint=True))
-        others = np.setdiff1d(words, tokens)
+    widest = int(generator.integers(config.gap_tokens, endpoint=True))
+    others = np.setdiff1d(words, tokens)
     parts: list[NDArray[np.int64]] = []
     trained: list[NDArray[np.bool_]] = []
     order = [*range(len(lines)), *generator.permutation(len(lines))]
     for position, index in enumerate(order):
-        if widest:
-            gap = generator.choice(others, int(generator.integers(widest, endpoint=True)))
-            parts.append(gap)
-            trained.append(np.zeros(len(gap), dtype=np.bool_))
-        parts.append(lines[index])
-        trained.append((np.arange(len(lines[index])) > 0) & (position >= len(lines)))
+        gap, line = generator.choice(others, int(generator.integers(widest, endpoint=True))), lines[index]
+        parts += [gap, line]
+        trained += [np.zeros(len(gap), dtype=np.bool_), (np.arange(len(line)) > 0) & (position >= len(lines))]
     action_mask = np.concatenate(trained)
     return SegmentRow(
         trajectory_id=name,
