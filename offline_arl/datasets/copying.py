@@ -85,13 +85,18 @@ def build_copying(
         seed: Of the draws.
 
     Raises:
-        DataError: There are fewer tokens than the largest exercise needs.
+        DataError: There are fewer tokens than the largest exercise needs, or none is left for its gaps.
     """
     needed = config.lines[1] * config.line_tokens[1]
     available = min(len(identifiers), len(words))
     if available < needed:
         have = f"the tokenizer has {available}"
         raise DataError(f"an exercise needs up to {needed} different pieces of identifiers; {have}")
+    if config.gap_tokens and len(words) <= needed:
+        raise DataError(
+            f"lines take up to {needed} different tokens of {len(words)} words, which leaves none for the gaps; "
+            "use fewer or shorter lines, or gap_tokens: 0"
+        )
     generator = np.random.default_rng(seed)
     writer = SegmentWriter(
         Path(output), kind="bc", fingerprint=fingerprint, config={**config.model_dump(mode="json"), "seed": seed}

@@ -93,6 +93,14 @@ def test_too_few_tokens_are_told(tmp_path: Path) -> None:
         build_copying(TOKENS[:11], WORDS, tmp_path / "data", fingerprint="f", config=CopyingConfig(), seed=0)
 
 
+def test_gaps_need_a_token_that_no_line_holds(tmp_path: Path) -> None:
+    config = CopyingConfig(rows=5, gap_tokens=4, identifier_fraction=1)
+    with pytest.raises(DataError, match="up to 12 different tokens of 12 words, which leaves none"):
+        build_copying(TOKENS[:12], TOKENS[:12], tmp_path / "data", fingerprint="f", config=config, seed=0)
+    manifest = build_copying(TOKENS[:12], TOKENS[:13], tmp_path / "data", fingerprint="f", config=config, seed=0)
+    assert manifest.counts["rows"] == 5
+
+
 @pytest.mark.parametrize(
     "change", [{"lines": (1, 3)}, {"lines": (3, 2)}, {"line_tokens": (1, 4)}, {"rows": 0}, {"gap_tokens": -1}]
 )
