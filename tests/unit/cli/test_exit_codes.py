@@ -8,11 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
+from toys.commands import Answer, Command
 
 from offline_arl.cli.entry import run
 
@@ -25,12 +24,6 @@ stages:
 """
 
 
-class Answer(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
 def offline_arl(*arguments: str | Path) -> Answer:
     """Run a command in a process of its own."""
     command = [sys.executable, "-m", "offline_arl.cli", *map(str, arguments)]
@@ -39,7 +32,7 @@ def offline_arl(*arguments: str | Path) -> Answer:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+def here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """Run a command in this process, which is faster."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
     monkeypatch.chdir(ROOT)
@@ -49,12 +42,6 @@ def here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
         return Answer(code, *capfd.readouterr())
 
     return run_here
-
-
-def only_json(done: Answer) -> Any:
-    """The one object on stdout; fails where anything else stands there."""
-    assert done.stdout.count("\n") == 1, done.stdout
-    return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -74,42 +61,42 @@ def test_run_prints_what_it_wrote_and_reports_stages_on_stderr(
     finished: tuple[Path, Answer],
 ) -> None:
     output, done = finished
-    assert done.returncode == 0, done.stderr
-    assert only_json(done) == json.loads((output / "results.json").read_text())
+    assert done.code == 0, done.stderr
+    assert done.json == json.loads((output / "results.json").read_text())
     assert "[1/2] logs done in" in done.stderr
 
 
 def test_a_second_run_says_that_all_is_done(pipeline: Path, finished: tuple[Path, Answer]) -> None:
     done = offline_arl("run", pipeline, "--output", finished[0])
-    assert done.returncode == 0
+    assert done.code == 0
     assert "[2/2] store already done" in done.stderr
     assert "behavior" in done.stdout
     assert "trajectories: 6" in done.stdout
 
 
-def test_show_tells_the_same_as_the_store(here: Callable[..., Answer], finished: tuple[Path, Answer]) -> None:
+def test_show_tells_the_same_as_the_store(here: Command, finished: tuple[Path, Answer]) -> None:
     store = finished[0] / "stages" / "store" / "store"
-    view = only_json(here("show", store, "--json"))
+    view = here("show", store, "--json").json
     assert (view["trajectories"], len(view["first"])) == (6, 6)
     assert sum(row["trajectories"] for row in view["by_task_type"]) == 6
     first = view["first"][0]["trajectory_id"]
-    trajectory = only_json(here("show", store, "--trajectory", first[:10], "--json"))
+    trajectory = here("show", store, "--trajectory", first[:10], "--json").json
     assert trajectory["trajectory_id"] == first
     assert len(trajectory["step_messages"]) == view["first"][0]["n_steps"]
-    steps = only_json(here("show", store, "--trajectory", first, "--steps", "--json"))["steps"]
+    steps = here("show", store, "--trajectory", first, "--steps", "--json").json["steps"]
     assert [row["message_index"] for row in steps] == trajectory["step_messages"]
     drawn = here("show", store, "--trajectory", first).stdout
     assert trajectory["messages"][1]["content"][0]["text"] in drawn
 
 
 def test_an_id_that_fits_no_trajectory_or_all_is_an_error(
-    here: Callable[..., Answer],
+    here: Command,
     finished: tuple[Path, Answer],
 ) -> None:
     store = finished[0] / "stages" / "store" / "store"
     for identifier, words in (("zzz", "no trajectory begins with 'zzz'"), ("", "more than one trajectory begins")):
         done = here("show", store, "--trajectory", identifier)
-        assert done.returncode == 1
+        assert done.code == 1
         assert words in done.stderr
 
 
@@ -118,15 +105,15 @@ def test_ingest_counts_every_record_and_again_finds_all_there(tmp_path: Path) ->
     logs = tmp_path / "logs.jsonl"
     logs.write_text(json.dumps({"messages": messages, "success": True}) + "\nnot JSON\n")
     first = offline_arl("ingest", logs, "--store", tmp_path / "store", "--json")
-    assert first.returncode == 0, first.stderr
-    counts = only_json(first)
+    assert first.code == 0, first.stderr
+    counts = first.json
     assert {"records", "trajectories", "quarantined", "duplicates", "set_apart", "by_format", "seconds", "megabytes",
             "records_used"} <= set(counts)  # fmt: skip
     assert (counts["records"], counts["records_used"], counts["quarantined"]) == (2, 1, 1)
     logs.write_text(json.dumps({"messages": messages, "success": True}) + "\n")
     again = offline_arl("ingest", logs, "--store", tmp_path / "store", "--json")
-    assert again.returncode == 0
-    assert (only_json(again)["duplicates"], only_json(again)["trajectories"]) == (1, 0)
+    assert again.code == 0
+    assert (again.json["duplicates"], again.json["trajectories"]) == (1, 0)
 
 
 COUNTS = ("records", "trajectories", "quarantined", "duplicates", "set_apart", "records_used")
@@ -134,14 +121,14 @@ COUNTS = ("records", "trajectories", "quarantined", "duplicates", "set_apart", "
 
 @pytest.mark.parametrize("content", ["", "not JSON\n", '{"messages": [{"role": "user"', None])
 def test_ingest_of_nothing_usable_exits_with_1_and_still_prints_its_counts(
-    here: Callable[..., Answer], tmp_path: Path, content: str | None
+    here: Command, tmp_path: Path, content: str | None
 ) -> None:
     logs = tmp_path / "logs.jsonl"
     if content is not None:
         logs.write_text(content)
     done = here("ingest", logs, "--store", tmp_path / "store", "--json")
-    assert done.returncode == 1
-    result = only_json(done)
+    assert done.code == 1
+    result = done.json
     assert "logs.jsonl" in result["error"]
     assert (
         result["records"] == result["records_used"] + result["quarantined"] + result["duplicates"] + result["set_apart"]
@@ -195,13 +182,13 @@ def test_ingest_of_nothing_usable_exits_with_1_and_still_prints_its_counts(
     ],
 )
 def test_wrong_use_exits_with_2_names_what_is_wrong_and_leaves_nothing(
-    here: Callable[..., Answer], tmp_path: Path, arguments: list[str], words: list[str]
+    here: Command, tmp_path: Path, arguments: list[str], words: list[str]
 ) -> None:
     out = tmp_path / "out"
     filled = [argument.format(out=out) for argument in arguments]
     done = here(*filled, "--json")
-    assert done.returncode == 2, done.stderr
-    error = only_json(done)["error"]
+    assert done.code == 2, done.stderr
+    error = done.json["error"]
     assert all(word in error for word in words), error
     assert done.stderr == f"error: {error}\n"
     assert list(tmp_path.iterdir()) == []
@@ -209,31 +196,31 @@ def test_wrong_use_exits_with_2_names_what_is_wrong_and_leaves_nothing(
 
 def test_a_store_that_is_not_there_is_bad_data(tmp_path: Path) -> None:
     done = offline_arl("show", tmp_path)
-    assert done.returncode == 1
+    assert done.code == 1
     assert done.stderr.startswith("error: ")
     assert str(tmp_path) in done.stderr
     assert done.stdout == ""
 
 
-def test_steps_are_found_by_the_beginning_of_an_id(here: Callable[..., Answer], finished: tuple[Path, Answer]) -> None:
+def test_steps_are_found_by_the_beginning_of_an_id(here: Command, finished: tuple[Path, Answer]) -> None:
     store = finished[0] / "stages" / "store" / "store"
-    first = only_json(here("show", store, "--json"))["first"][0]
-    steps = only_json(here("show", store, "--steps", "--trajectory", first["trajectory_id"][:10], "--json"))["steps"]
+    first = here("show", store, "--json").json["first"][0]
+    steps = here("show", store, "--steps", "--trajectory", first["trajectory_id"][:10], "--json").json["steps"]
     assert [row["trajectory_id"] for row in steps] == [first["trajectory_id"]] * first["n_steps"]
     wrong = here("show", store, "--steps", "--trajectory", "zzz", "--json")
-    assert (wrong.returncode, "no trajectory begins with 'zzz'" in only_json(wrong)["error"]) == (1, True)
+    assert (wrong.code, "no trajectory begins with 'zzz'" in wrong.json["error"]) == (1, True)
 
 
-def test_what_the_system_refuses_is_one_line(here: Callable[..., Answer], tmp_path: Path) -> None:
+def test_what_the_system_refuses_is_one_line(here: Command, tmp_path: Path) -> None:
     done = here(
         "train", "bc", "--dataset", tmp_path, "--policy", tmp_path, "--output", tmp_path / ("a" * 300), "--json"
     )
-    assert "File name too long" in only_json(done)["error"]
+    assert "File name too long" in done.json["error"]
     assert done.stderr.count("\n") == 1
     (tmp_path / "run/pipeline.json").mkdir(parents=True)
     done = here("run", "pipelines/quickstart.yaml", "--output", tmp_path / "run", "--json")
-    assert done.returncode == 2
-    assert "pipeline.json: cannot be read (Is a directory)" in only_json(done)["error"]
+    assert done.code == 2
+    assert "pipeline.json: cannot be read (Is a directory)" in done.json["error"]
     assert done.stderr.count("\n") == 1
 
 
@@ -263,13 +250,13 @@ def test_an_interrupt_exits_with_130_and_the_run_can_go_on(tmp_path: Path) -> No
     assert json.loads(stdout) == {"error": "interrupted"}
     assert list((tmp_path / "run" / "stages").iterdir()) == []
     done = offline_arl("run", path, "--output", tmp_path / "run", "--set", "stages.logs.trajectories=6", "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
 
 
 def test_doctor_names_what_it_looked_at_and_a_command_for_what_is_missing() -> None:
     done = offline_arl("doctor", "--json")
-    report = only_json(done)
-    assert done.returncode == (0 if report["ok"] else 1)
+    report = done.json
+    assert done.code == (0 if report["ok"] else 1)
     assert {"python", "training", "vllm", "gpu", "threads", "disk"} <= {item["subject"] for item in report["findings"]}
     assert all(item["remedy"] for item in report["findings"] if item["status"] in ("slow", "problem"))
 
