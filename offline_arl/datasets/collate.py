@@ -92,19 +92,30 @@ def row_token_weights(row: SegmentRow, step_weights: StepWeights | None) -> NDAr
         return row.action_mask.astype(np.float32)
     weights = np.zeros(len(row), dtype=np.float32)
     for step in np.unique(row.step_index[row.action_mask]):
-        weight = step_weights.get((row.trajectory_id, int(step)))
-        if weight is None:
-            raise DataError(
-                f"trajectory {row.trajectory_id}: step {step} has no weight; "
-                "train on a dataset built from the same trajectories as the weights"
-            )
-        if not 0.0 <= weight < math.inf:
-            raise DataError(
-                f"trajectory {row.trajectory_id}: step {step} has the weight {weight}; weights are finite and at least "
-                "0: train the values that they are made of again"
-            )
+        weight = weight_of_step((row.trajectory_id, int(step)), step_weights)
         weights[row.step_index == step] = weight
     return weights
+
+
+def weight_of_step(key: tuple[str, int], step_weights: StepWeights) -> float:
+    """The weight of a (trajectory_id, step).
+
+    Raises:
+        DataError: It has none, or one that is negative or no number.
+    """
+    weight = step_weights.get(key)
+    trajectory, step = key
+    if weight is None:
+        raise DataError(
+            f"trajectory {trajectory}: step {step} has no weight; "
+            "train on a dataset built from the same trajectories as the weights"
+        )
+    if not 0.0 <= weight < math.inf:
+        raise DataError(
+            f"trajectory {trajectory}: step {step} has the weight {weight}; weights are finite and at least 0: train "
+            "the values that they are made of again"
+        )
+    return weight
 
 
 def shared_prefix_length(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from offline_arl.datasets.collate import StepWeights
 from offline_arl.datasets.return_conditioning import ReturnConditioning
 from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.errors import UsageError
+from offline_arl.trainers.weighted_sampling import SampledRows, as_frequencies
 
 
 def class_weights(conditioning: ReturnConditioning, *, balance: float) -> list[float]:
@@ -47,18 +45,7 @@ def class_weights(conditioning: ReturnConditioning, *, balance: float) -> list[f
     return [float(weight) for weight in weights / (shares * weights).sum()]
 
 
-class BalancedRows(NamedTuple):
-    """How often each row is seen in an epoch, and what its steps weigh then; their product is the weight of a step.
-
-    Seeing rows of rare classes more often costs no more than weighing them up, and their gradients come in many small
-    parts in place of few large ones.
-    """
-
-    frequencies: NDArray[np.float64]  # [rows]
-    step_weights: StepWeights | None  # None: 1 for all
-
-
-def balanced_rows(dataset: SegmentDataset, conditioning: ReturnConditioning, *, balance: float) -> BalancedRows:
+def balanced_rows(dataset: SegmentDataset, conditioning: ReturnConditioning, *, balance: float) -> SampledRows:
     """The weights of `return_step_weights`, as frequencies as far as the steps of a row weigh the same.
 
     Args:
@@ -69,16 +56,7 @@ def balanced_rows(dataset: SegmentDataset, conditioning: ReturnConditioning, *, 
     Raises:
         UsageError: Returns are written as numbers, which have no classes.
     """
-    weights = return_step_weights(dataset, conditioning, balance=balance)
-    frequencies = np.empty(len(dataset))
-    left: dict[tuple[str, int], float] = {}
-    for number, row in enumerate(dataset):
-        assert row.steps is not None  # of this kind of dataset
-        keys = [(row.trajectory_id, int(step)) for step in row.steps]
-        frequencies[number] = np.mean([weights[key] for key in keys])
-        left.update({key: weights[key] / frequencies[number] for key in keys})
-    alike = np.allclose(list(left.values()), 1.0)
-    return BalancedRows(frequencies, None if alike else left)
+    return as_frequencies(dataset, return_step_weights(dataset, conditioning, balance=balance))
 
 
 def return_step_weights(dataset: SegmentDataset, conditioning: ReturnConditioning, *, balance: float) -> StepWeights:

@@ -24,10 +24,11 @@ from offline_arl.rendering.return_conditioning import return_token_ids
 from offline_arl.trainers.adapters import ADAPTER_FOLDER
 from offline_arl.trainers.config import WeightedBCConfig
 from offline_arl.trainers.extraction import advantages, awr_step_weights, weight_spread
-from offline_arl.trainers.return_weights import BalancedRows, balanced_rows
+from offline_arl.trainers.return_weights import balanced_rows
 from offline_arl.trainers.run import RunFolders
 from offline_arl.trainers.value_record import load_value_record
 from offline_arl.trainers.weighted_bc import train_weighted_bc
+from offline_arl.trainers.weighted_sampling import SampledRows, as_frequencies, keep_tokens
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import CloningStage, TrainCloning, TrainDecisionTransformer, TrainExtraction, part_of
 
@@ -63,7 +64,7 @@ def train_decision_transformer(config: TrainDecisionTransformer, context: StageC
     """
     folder = context.path(config.dataset, "dataset")
     conditioning = conditioning_of(load_manifest(folder))
-    balanced: BalancedRows | None = None
+    balanced: SampledRows | None = None
     if config.balance_returns:
         balanced = balanced_rows(SegmentDataset.load(folder), conditioning, balance=config.balance_returns)
     returns = conditioning.returns
@@ -114,7 +115,18 @@ def extract_policy(config: TrainExtraction, context: StageContext) -> StageOutpu
     )
     warning = spread.warning()
     notes = (note,) if warning is None else (note, f"warning: {warning}")
-    outputs = _clone(config, context, config.algorithm, step_weights=weights, notes=notes)
+    sampled: SampledRows | None = None
+    if config.weighting == "sampling":
+        dataset = SegmentDataset.load(context.path(config.dataset, "dataset"))
+        sampled = keep_tokens(as_frequencies(dataset, weights), dataset)
+    outputs = _clone(
+        config,
+        context,
+        config.algorithm,
+        step_weights=weights if sampled is None else sampled.step_weights,
+        row_frequencies=None if sampled is None else sampled.frequencies,
+        notes=notes,
+    )
     measured = {"effective_sample_size": spread.effective_sample_size, "clipped_share": spread.clipped_share}
     metrics = {f"{name}/{context.name}": Estimate(value, value, value, spread.n) for name, value in measured.items()}
     return replace(outputs, metrics={**outputs.metrics, **metrics})

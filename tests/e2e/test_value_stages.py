@@ -16,6 +16,7 @@ from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.errors import UsageError
 from offline_arl.models.feature_cache import load_features
 from offline_arl.models.value_heads import load_heads
+from offline_arl.trainers.checkpoint import load_record
 from offline_arl.trainers.value_record import load_value_record
 from offline_arl.workflows.context import StageOutputs
 from offline_arl.workflows.ingest import ingest
@@ -87,6 +88,20 @@ def test_values_become_a_policy(
     assert 1 <= effective.estimate <= steps
     assert 0 <= extracted.metrics[f"clipped_share/{policy}"].estimate <= 1
     assert any("equal steps" in note for note in extracted.notes)
+
+
+def test_extraction_sees_what_weighs_more_more_often(folders: Path, tmp_path: Path) -> None:
+    """By the loss each row is seen once; by sampling about as many tokens, of other rows."""
+    _train(folders, "iql_values", tmp_path / "values", {"steps": 20})
+    lengths = SegmentDataset.load(folders / "transitions" / "dataset").lengths
+    tokens = {}
+    for weighting in ("loss", "sampling"):
+        settings = {"epochs": 1, "inverse_temperature": 10, "weighting": weighting}
+        _train(folders, "iql", tmp_path / weighting, settings, values=tmp_path / "values")
+        tokens[weighting] = load_record(tmp_path / weighting / "policy").metrics["tokens"]
+    assert tokens["loss"] == lengths.sum()
+    assert tokens["sampling"] != tokens["loss"]
+    assert tokens["sampling"] == pytest.approx(tokens["loss"], rel=0.25)
 
 
 def test_alternatives_of_a_policy_become_candidates(folders: Path, tmp_path: Path) -> None:

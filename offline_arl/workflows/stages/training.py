@@ -140,13 +140,15 @@ class TrainExtraction(CloningStage):
     """Advantage-weighted extraction of a policy from the value heads, starting from `policy`.
 
     The names go with the values: "iql" needs those of `iql_values`, "cql" of `cql_values`, and "awr"
-    (advantage-weighted regression) of `behavior_values`.
+    (advantage-weighted regression) of `behavior_values`. `weighting`: whether a step of twice the weight counts twice
+    in the loss, or its attempt is seen more often (`trainers.weighted_sampling`), which learns more in few updates.
     """
 
     algorithm: Literal["iql", "cql", "awr"]
     values: Annotated[str, Ref("values")]
     inverse_temperature: float = Field(3.0, ge=0)
     max_weight: float = Field(100.0, gt=0)
+    weighting: Literal["loss", "sampling"] = "loss"
 
 
 class Online(GrpoConfig, Stage):
