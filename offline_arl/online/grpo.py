@@ -19,8 +19,9 @@ from offline_arl.environments.protocol import EnvironmentFamily, Task
 from offline_arl.errors import TemplateError, UsageError
 from offline_arl.online.config import GrpoConfig
 from offline_arl.online.diagnosis import Finding
+from offline_arl.online.episode_store import EpisodeKeeper
 from offline_arl.online.records import StepRecord, Validation
-from offline_arl.online.run import EpisodesCallback, OnlineParts, OnlineRun, Progress
+from offline_arl.online.run import OnlineParts, OnlineRun, Progress
 from offline_arl.rollouts.isolation import kept_random_states
 from offline_arl.rollouts.sync import SyncReport
 
@@ -63,7 +64,7 @@ def train_grpo(
     state_dir: str | Path | None = None,
     identity: dict[str, object] | None = None,
     progress: Progress | None = None,
-    on_episodes: EpisodesCallback | None = None,
+    episodes: EpisodeKeeper | None = None,
 ) -> GrpoResult:
     """Improve a policy by its own episodes.
 
@@ -92,8 +93,8 @@ def train_grpo(
         state_dir: Where the state of an interrupted run lies; None: in `output_dir`.
         identity: What else makes two runs the same, JSON: a state of another run is not gone on from.
         progress: Called after each step.
-        on_episodes: Called with the training episodes of each step, for example to store them. After an interruption
-            it may be told of episodes that it has seen: those have the same ids.
+        episodes: Told of the training episodes of each step, for example to store them (`EpisodeStore`), and of where
+            training begins and a state is saved; None: they are not kept.
 
     Raises:
         UsageError: The policy cannot be loaded, there are fewer tasks than a step attempts, or training and
@@ -118,7 +119,7 @@ def train_grpo(
             seed=seed,
             renderer=renderer,
             identity=dict(identity or {}),
-            on_episodes=on_episodes,
+            episodes=episodes,
         )
         try:
             run.check_weights(expected_fingerprint)

@@ -13,6 +13,7 @@ from offline_arl.datasets.return_conditioning import load_conditioning
 from offline_arl.environments.protocol import EnvironmentFamily, Task
 from offline_arl.errors import DataError, OfflineArlError, UsageError
 from offline_arl.online.config import GrpoConfig
+from offline_arl.online.episode_store import training_policy
 from offline_arl.online.rows import usable
 from offline_arl.rollouts.backends import make_sampler
 from offline_arl.rollouts.collect import collect, step_seed
@@ -141,7 +142,7 @@ class PolicyRollouts:
             max_total_tokens=self._config.max_total_tokens,
             seed=step_seed(self._seed, purpose, 0, step if purpose == "training" else 0),
             group_size=group_size,
-            policy=f"grpo-step-{step}" if purpose == "training" else None,
+            policy=training_policy(step) if purpose == "training" else None,
             conditioning=self.conditioning,
             schedule=self._config.rollout_schedule,
         )

@@ -19,6 +19,7 @@ from offline_arl.errors import DataError, UsageError
 from offline_arl.online.advantages import token_advantages, training_returns
 from offline_arl.online.config import GrpoConfig
 from offline_arl.online.curriculum import TaskSchedule
+from offline_arl.online.episode_store import EpisodeKeeper
 from offline_arl.online.groups import StepGroups, play_groups, success_by_type, tasks_without_success
 from offline_arl.online.monitors import Monitor
 from offline_arl.online.own_successes import OwnSuccesses
@@ -28,7 +29,6 @@ from offline_arl.online.records import StepRecord, mean, summarize_episodes
 from offline_arl.online.rows import rollout_rows
 from offline_arl.online.state import CRITIC_FOLDER, OWN_SUCCESSES_FOLDER, begin_run, read_state, write_state
 from offline_arl.online.validation import Validator
-from offline_arl.rollouts.episode import Episode
 from offline_arl.rollouts.sync import SyncReport
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 KL_TOLERANCE = {"float32": 1e-6, "bfloat16": 1e-4}
 
 Progress = Callable[[int, int], None]  # (steps done, steps in all)
-EpisodesCallback = Callable[[int, list[Episode]], None]  # (step, its episodes)
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class OnlineRun:
         seed: Of rollouts, task order and TRL.
         renderer: Of the policy's tokenizer.
         identity: What else makes two runs the same.
-        on_episodes: Told of the episodes of each step, in the first process.
+        episodes: Told of the episodes of each step, in the first process.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class OnlineRun:
         seed: int,
         renderer: Renderer,
         identity: dict[str, Any],
-        on_episodes: EpisodesCallback | None = None,
+        episodes: EpisodeKeeper | None = None,
     ) -> None:
         from offline_arl.models.policy import load_policy, policy_fingerprint
         from offline_arl.online.trl_trainer import make_trainer
@@ -92,6 +91,7 @@ class OnlineRun:
         self.fingerprint = policy_fingerprint(model)
         del model
         self.processes = Processes()
+        self._episodes = episodes if self.processes.first else None
         if config.prompts_per_step % self.processes.count:
             raise UsageError(
                 f"{config.prompts_per_step} prompts a step cannot be shared out evenly among {self.processes.count} "
@@ -106,7 +106,6 @@ class OnlineRun:
         self.policy_path, self.folder, self.config, self.seed = policy_path, folder, config, seed
         self.renderer = renderer
         self.parts = parts
-        self._on_episodes = on_episodes
         self.schedule = TaskSchedule(
             parts.tasks,
             curriculum=config.curriculum,
@@ -170,6 +169,8 @@ class OnlineRun:
         """All steps that are not done yet."""
         from offline_arl.online.callbacks import UpdateCallback
 
+        if self._episodes is not None:
+            self._episodes.begin(self._step)
         if self._checkpoint is None and self.validator.tasks:
             self._validate(0)
 
@@ -193,8 +194,8 @@ class OnlineRun:
         self._seconds["rollout"] += time.perf_counter() - started
         self._check_sync(step, groups)
         self.groups = groups
-        if self._on_episodes is not None and self.processes.first:
-            self._on_episodes(step, groups.played)
+        if self._episodes is not None:
+            self._episodes.add(step, groups.played)
         success = success_by_type(groups.played, self.config.group_size)
         self.schedule.update(success)
         self._failures |= {task_type: 1.0 - mean(shares) for task_type, shares in success.items()}
@@ -379,6 +380,8 @@ class OnlineRun:
             parts[CRITIC_FOLDER] = self.parts.critic.save
         if self.config.cloning.own_rows:
             parts[OWN_SUCCESSES_FOLDER] = partial(self.own_successes.save, fingerprint=self.renderer.fingerprint)
+        if self._episodes is not None:
+            self._episodes.commit()
         write_state(checkpoint, state, parts, self.processes)
 
     def _save_policy(self) -> None:

@@ -76,6 +76,13 @@ class StoreWriter:
             )
         return False
 
+    def remove(self, trajectory_id: str) -> None:
+        """Remove a committed trajectory with the next commit; where there is none of this id, nothing happens.
+
+        Its text stays in the files until `compact`; see `deletion` for what has to be gone.
+        """
+        self._session.remove(trajectory_id)
+
     def add_encoded(self, encoded: EncodedTrajectory, *, record_key: bytes | None = None) -> str:
         """Add an encoded trajectory that is not in the store yet; returns the id it got.
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +13,9 @@ from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.reranked_policy import require_plain_policy
 from offline_arl.online.config import GrpoConfig
 from offline_arl.online.diagnosis.metrics import METRICS_NAME
+from offline_arl.online.episode_store import EpisodeStore
 from offline_arl.online.grpo import GrpoResult, train_grpo
 from offline_arl.online.processes import Processes
-from offline_arl.online.run import EpisodesCallback
-from offline_arl.rollouts.episode import Episode
-from offline_arl.trajectories.store import Store
 from offline_arl.warmstart import WarmStart
 from offline_arl.workflows.bounds import bounded, keep_trails, trail_notes
 from offline_arl.workflows.context import StageContext, StageOutputs, count
@@ -59,7 +56,8 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
     successes = _successes(warm_start, config, context)
     process = 0 if context.first else Processes().index
     bounds = bounded(family, config.safety, context.checkpoints, process=process)
-    with _kept_episodes(context) as keep, bounds as (bounded_family, trail):
+    kept = EpisodeStore(context.checkpoints / STORE) if context.first else None
+    with kept or nullcontext(), bounds as (bounded_family, trail):
         result = train_grpo(
             warm_start.policy_path,
             bounded_family,
@@ -74,7 +72,7 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
             state_dir=context.checkpoints,
             identity={"critic": str(values), "replay": str(warm_start.successes_path)},
             progress=lambda done, total: context.progress("steps", done, total),
-            on_episodes=keep,
+            episodes=kept,
         )
     if config.safety is not None:
         Processes().wait()  # until each has closed its trail
@@ -123,25 +121,6 @@ def _successes(start: WarmStart, config: Online, context: StageContext) -> Logge
     fingerprint = Renderer(load_tokenizer(start.policy_path)).fingerprint
     dataset = SegmentDataset.load(start.successes_path)
     return LoggedSuccesses(dataset, config.cloning, seed=context.integer_seed("replay"), fingerprint=fingerprint)
-
-
-@contextmanager
-def _kept_episodes(context: StageContext) -> Iterator[EpisodesCallback | None]:
-    """Where episodes go: to a store beside the state, which after an interruption has some of them already."""
-    if not context.first:
-        yield None
-        return
-    folder = context.checkpoints / STORE
-    store = Store(folder) if folder.is_dir() else Store.create(folder)
-    known = set(store.trajectories.select("trajectory_id").collect()["trajectory_id"])
-    with store.writer() as writer:
-
-        def keep(step: int, episodes: list[Episode]) -> None:
-            for episode in episodes:
-                if episode.trajectory.trajectory_id not in known:
-                    writer.add(episode.trajectory)
-
-        yield keep
 
 
 def _metrics(result: GrpoResult, name: str) -> dict[str, Estimate]:

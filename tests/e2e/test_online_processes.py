@@ -13,6 +13,7 @@ import pytest
 from toys.online_runs import RUNS, train
 
 from offline_arl.datasets.segments import SegmentDataset
+from offline_arl.trajectories.store import Store
 
 pytestmark = pytest.mark.e2e
 SCRIPT = Path(__file__).parents[1] / "toys" / "online_runs.py"
@@ -44,6 +45,11 @@ def test_a_killed_run_goes_on_to_the_very_same_losses_and_weights(
     assert resumed == straight
     weights = [(tmp_path / run / "out/policy/model.safetensors").read_bytes() for run in ("straight", "resumed")]
     assert weights[0] == weights[1]
+    played = [
+        sorted(trajectory.trajectory_id for trajectory in Store(tmp_path / run / "state/store").iter_trajectories())
+        for run in ("straight", "resumed")
+    ]
+    assert played[0] == played[1]
     if name == "replay":  # else nothing of its own would have been there to come back
         kept = sorted((tmp_path / "resumed/state").glob("checkpoint-*/own_successes"))[-1]
         assert len(SegmentDataset.load(kept)) > 0

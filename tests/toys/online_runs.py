@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from offline_arl.datasets.segments import SegmentDataset, SegmentRow, SegmentWriter
 from offline_arl.online.config import CloningConfig, CurriculumConfig, GrpoConfig, LoraConfig, TurnAdvantageConfig
+from offline_arl.online.episode_store import EpisodeStore
 from offline_arl.online.grpo import GrpoResult, train_grpo
 from offline_arl.online.replay import LoggedSuccesses
+from offline_arl.rollouts.episode import Episode
 from toys.lookup import LookupFamily
 
 FAMILY = LookupFamily()
@@ -94,8 +97,13 @@ def logged_successes(folder: Path, config: CloningConfig) -> LoggedSuccesses:
     return LoggedSuccesses(SegmentDataset.load(folder), config, seed=0)
 
 
-def train(policy: Path, folder: Path, *, die_at: int | None = None, **fields: Any) -> GrpoResult:
-    """One run; `die_at` ends the process, as if it were killed, after so many steps."""
+def train(
+    policy: Path, folder: Path, *, die_at: int | None = None, interrupt_at: int | None = None, **fields: Any
+) -> GrpoResult:
+    """One run, its episodes in `state/store`.
+
+    After `die_at` steps the process ends as if it were killed, after `interrupt_at` as by Ctrl-C.
+    """
     critic = None
     if fields.pop("critic", False):
         from offline_arl.online.critic import TurnCritic
@@ -109,20 +117,40 @@ def train(policy: Path, folder: Path, *, die_at: int | None = None, **fields: An
     def progress(done: int, total: int) -> None:
         if done == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
+        if done == interrupt_at:
+            raise KeyboardInterrupt
 
-    return train_grpo(
-        policy,
-        FAMILY,
-        FAMILY.tasks("train", 60, seed=0),
-        config(**fields),
-        folder / "out",
-        seed=0,
-        validation_tasks=FAMILY.tasks("validation", 12, seed=0),
-        critic=critic,
-        successes=logged_successes(folder / "logged", fields["cloning"]) if "cloning" in fields else None,
-        state_dir=folder / "state",
-        progress=progress,
-    )
+    with EpisodeStore(folder / "state" / "store") as episodes:
+        return train_grpo(
+            policy,
+            FAMILY,
+            FAMILY.tasks("train", 60, seed=0),
+            config(**fields),
+            folder / "out",
+            seed=0,
+            validation_tasks=FAMILY.tasks("validation", 12, seed=0),
+            critic=critic,
+            successes=logged_successes(folder / "logged", fields["cloning"]) if "cloning" in fields else None,
+            state_dir=folder / "state",
+            progress=progress,
+            episodes=episodes,
+        )
+
+
+class HandedOut:
+    """The episodes of each step that was told of."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[Episode]] = []
+
+    def begin(self, step: int) -> None:
+        del self.steps[step:]
+
+    def add(self, step: int, episodes: Sequence[Episode]) -> None:
+        self.steps.append(list(episodes))
+
+    def commit(self) -> None:
+        pass
 
 
 def _killed(policy: Path, folder: Path, name: str) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 from toys.lookup import LookupFamily, demonstrations, task
+from toys.online_runs import HandedOut
 from toys.online_runs import config as small_config
 
 from offline_arl.datasets.return_conditioning import fit_conditioning, load_conditioning
@@ -53,16 +54,16 @@ def run(policy: Path, output: Path, settings: GrpoConfig, tasks: list[Task] = TR
 @pytest.fixture(scope="module")
 def trained(lookup_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[GrpoResult, list[list[Episode]]]:
     """Three steps with validation, and the episodes that were handed out."""
-    handed: list[list[Episode]] = []
+    handed = HandedOut()
     result = run(
         lookup_policy,
         tmp_path_factory.mktemp("grpo"),
         config(steps=3, validation_every=2, mismatch={"check_first": 1, "check_every": 2}),
         validation_tasks=VALIDATION,
         expected_fingerprint=WarmStart.from_policy(lookup_policy).policy_fingerprint,
-        on_episodes=lambda step, episodes: handed.append(episodes),
+        episodes=handed,
     )
-    return result, handed
+    return result, handed.steps
 
 
 def test_the_kl_to_the_warm_start_is_zero_at_step_zero(trained: tuple[GrpoResult, Any]) -> None:
@@ -224,11 +225,12 @@ def test_a_policy_that_reads_returns_is_asked_for_the_best_and_still_reads_them_
     writes = ConditioningConfig(form="number", scope="trajectory")
     conditioning = fit_conditioning([scored], rewards=RewardConfig(), config=writes)
     conditioning.save(policy)
-    handed: list[Episode] = []
-    result = run(policy, tmp_path / "grpo", config(steps=1), on_episodes=lambda step, episodes: handed.extend(episodes))
+    handed = HandedOut()
+    result = run(policy, tmp_path / "grpo", config(steps=1), episodes=handed)
     _, tokenizer = load_policy(policy)
-    assert len(handed) == 16
-    assert all("[return 1.00]" in tokenizer.decode(episode.token_ids) for episode in handed)
+    (episodes,) = handed.steps
+    assert len(episodes) == 16
+    assert all("[return 1.00]" in tokenizer.decode(episode.token_ids) for episode in episodes)
     assert load_conditioning(result.policy_path) == conditioning
 
 
