@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from offline_arl.errors import DataError, GateError
+from offline_arl.models.places import located, seen_from
 from offline_arl.rollouts.episode import Episode
 
 FILE_NAME = "warm_start.json"
@@ -38,12 +39,16 @@ class WarmStart:
     metadata: dict[str, Any] = field(default_factory=dict)  # JSON: algorithm, dataset, seed, validation success
 
     def save(self, folder: str | Path) -> Path:
-        """Write `warm_start.json`, atomically, and return its path. Paths inside are absolute."""
+        """Write `warm_start.json`, atomically, and return its path.
+
+        Paths inside are absolute, and beside them stands how each is seen from the folder, so that a run can be moved.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         paths = {name: getattr(self, name) for name in _PATHS}
         record = {
             **{name: None if path is None else str(path.resolve()) for name, path in paths.items()},
+            "relative": {name: None if path is None else seen_from(folder, path) for name, path in paths.items()},
             "policy_fingerprint": self.policy_fingerprint,
             "curriculum": self.curriculum,
             "metadata": self.metadata,
@@ -64,17 +69,20 @@ class WarmStart:
         path = Path(folder) / FILE_NAME
         try:
             record = json.loads(path.read_text())
-            optional = {name: record[name] for name in _PATHS[1:]}
+            relative = record.get("relative", {})  # earlier versions had none
+            paths: dict[str, Any] = {name: record[name] for name in _PATHS}
+            for name, place in paths.items():
+                if place is not None:
+                    paths[name] = located(path.parent, place, relative.get(name)) or Path(place)
             found = cls(
-                policy_path=Path(record["policy_path"]),
                 policy_fingerprint=record["policy_fingerprint"],
                 curriculum=record["curriculum"],
                 metadata=record["metadata"],
-                **{name: None if value is None else Path(value) for name, value in optional.items()},
+                **paths,
             )
         except FileNotFoundError as error:
             raise DataError(f"{path} is missing; write it with WarmStart.save") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{path} is not a warm start ({error}); write it anew with WarmStart.save") from error
         for name in _PATHS:
             part = getattr(found, name)

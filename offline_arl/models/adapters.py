@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from offline_arl.errors import UsageError
+from offline_arl.models.places import located, seen_from
 from offline_arl.optional import require
 
 CONFIG_NAME = "adapter_config.json"
+_BASE_NAME = (
+    "base_model.json"  # where the base model lies as seen from the adapters; PEFT's own file has no place for it
+)
 
 
 def is_adapter(name_or_path: str | Path) -> bool:
@@ -33,11 +37,40 @@ def adapter_base(folder: str | Path) -> str:
         raise UsageError(f"{path}: cannot read the adapters' configuration ({error}); save them again") from error
     if not isinstance(base, str) or not base:
         raise UsageError(f"{path} names no base_model_name_or_path; write there which model the adapters belong to")
-    if Path(base).is_absolute() and not Path(base).is_dir():
+    found = located(folder, base, _relative_base(Path(folder)))
+    if found is not None:
+        return str(found)
+    if Path(base).is_absolute() or base.startswith(".") or base.count("/") > 1:  # no name of a hub
         raise UsageError(
             f"{path}: the model {base} that the adapters belong to is not there; change base_model_name_or_path"
         )
     return base
+
+
+def remember_base(folder: str | Path, place: str | Path) -> None:
+    """Make adapters that PEFT has saved find a base model that is a folder, from elsewhere and when both were moved.
+
+    Args:
+        folder: Where PEFT has saved them.
+        place: Where they will lie.
+    """
+    path = Path(folder) / CONFIG_NAME
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    base = settings.get("base_model_name_or_path")
+    if not base or not Path(base).is_dir():
+        return
+    settings["base_model_name_or_path"] = str(Path(base).absolute())
+    path.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    relative = {"relative": seen_from(place, base)}
+    (Path(folder) / _BASE_NAME).write_text(json.dumps(relative) + "\n", encoding="utf-8")
+
+
+def _relative_base(folder: Path) -> str | None:
+    try:
+        relative = json.loads((folder / _BASE_NAME).read_text(encoding="utf-8")).get("relative")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return relative if isinstance(relative, str) else None
 
 
 def load_merged(folder: str | Path, dtype: str) -> Any:

@@ -109,7 +109,7 @@ class TurnCritic:
             values,
             model,
             policy=feature_policy,
-            remedy="name the policy that the values were trained on, in the same dtype",
+            remedy="name the policy that they were trained on (--feature-policy), in the same dtype",
         )
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return cls(model.to(device), heads, record, Renderer(tokenizer), config=config, seed=seed)

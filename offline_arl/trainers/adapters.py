@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from offline_arl.models.adapters import remember_base
 from offline_arl.optional import require
 from offline_arl.trainers.config import WeightedBCConfig
 
@@ -47,7 +48,15 @@ def lora_settings(*, rank: int, alpha: float, dropout: float) -> Any:
     )
 
 
-def save_adapter(adapted: Any, tokenizer: Any, folder: Path) -> None:
-    """Write the adapters alone, to be served on the base model, with the tokenizer; a policy folder of its own."""
+def save_adapter(adapted: Any, tokenizer: Any, folder: Path, *, place: Path) -> None:
+    """Write the adapters alone, to be served on the base model, with the tokenizer; a policy folder of its own.
+
+    Args:
+        adapted: The policy with its adapters.
+        tokenizer: Its tokenizer.
+        folder: Where they are written.
+        place: Where they will lie.
+    """
     adapted.save_pretrained(folder, safe_serialization=True)
+    remember_base(folder, place)
     tokenizer.save_pretrained(folder)

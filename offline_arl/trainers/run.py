@@ -177,7 +177,7 @@ class TrainingRun:
             if trained is not model:
                 require_finite(trained)
                 if first:
-                    save_adapter(trained, tokenizer, adapter)
+                    save_adapter(trained, tokenizer, adapter, place=output_dir / ADAPTER_FOLDER)
                 trained.merge_and_unload()
             model.eval()
             saved = save_checkpoint(

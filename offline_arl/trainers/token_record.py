@@ -54,7 +54,7 @@ are discounted returns of the rewards in the dataset, one discount a {record.con
 
 | | |
 |---|---|
-| language model | `{record.policy}` |
+| language model | `{record.policy_relative or record.policy}` |
 | its weights (SHA-256) | `{record.policy_sha256}` |
 | dataset content (SHA-256) | `{record.dataset_sha256}` |
 | tokenizer and chat template | `{record.dataset_fingerprint}` |

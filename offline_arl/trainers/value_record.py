@@ -9,6 +9,7 @@ import msgspec
 from torch import nn
 
 from offline_arl.errors import DataError
+from offline_arl.models.places import is_model_folder, located, seen_from
 from offline_arl.models.policy import policy_fingerprint
 from offline_arl.models.value_heads import CONFIG_NAME, WEIGHTS_NAME, ValueHeads, load_heads, save_heads
 
@@ -27,8 +28,9 @@ _TITLES = {
 class ValueRecord(msgspec.Struct, frozen=True):
     """How value heads were made.
 
-    `policy_sha256` is the fingerprint of the language model whose hidden states they read, in `layers`, with the mean
-    over `state_window` tokens before each action. `dataset_fingerprint` names tokenizer and template, `dataset_sha256`
+    `policy` is where the language model lay whose hidden states they read, `policy_relative` the same as seen from their
+    folder, so that both can be moved together, and `policy_sha256` its fingerprint. They read its states in `layers`,
+    with the mean over `state_window` tokens before each action. `dataset_fingerprint` names tokenizer and template, `dataset_sha256`
     the content. `metrics` are means over steps.
     """
 
@@ -42,6 +44,7 @@ class ValueRecord(msgspec.Struct, frozen=True):
     dataset_sha256: str
     state_window: int = 0
     metrics: dict[str, float] = {}
+    policy_relative: str | None = None  # records of earlier versions have none
 
 
 def save_values(heads: ValueHeads, record: ValueRecord, folder: str | Path, *, intervals: dict[str, str]) -> None:
@@ -70,6 +73,32 @@ def load_value_record(folder: str | Path) -> ValueRecord:
         return msgspec.json.decode(path.read_bytes(), type=ValueRecord)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(f"{path}: cannot read the record of the value heads ({error}); train them again") from error
+
+
+def policy_place(policy: str | Path, folder: str | Path) -> dict[str, str]:
+    """The fields of a record that say where its policy lies.
+
+    Args:
+        policy: Folder of the language model.
+        folder: Of the values; a folder beside that one will do, such as the one that takes its name later.
+    """
+    return {"policy": str(Path(policy).absolute()), "policy_relative": seen_from(folder, policy)}
+
+
+def find_policy(folder: str | Path) -> Path:
+    """The policy whose hidden states values read, also where both were moved or renamed together.
+
+    Raises:
+        DataError: The record cannot be read, or the policy that it names is not there.
+    """
+    record = load_value_record(folder)
+    found = located(folder, record.policy, record.policy_relative)
+    if found is None or not is_model_folder(found):
+        raise DataError(
+            f"{folder}: these values read the hidden states of the policy {record.policy}, which is not there; say "
+            "where it lies now with --feature-policy (in a pipeline: feature_policy)"
+        )
+    return found
 
 
 def check_feature_policy(folder: str | Path, model: nn.Module, *, policy: str | Path, remedy: str) -> ValueRecord:
@@ -132,7 +161,7 @@ dataset.
 
 | | |
 |---|---|
-| language model | `{record.policy}` |
+| language model | `{record.policy_relative or record.policy}` |
 | its weights (SHA-256) | `{record.policy_sha256}` |
 | dataset content (SHA-256) | `{record.dataset_sha256}` |
 | tokenizer and chat template | `{record.dataset_fingerprint}` |

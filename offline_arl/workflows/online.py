@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offline_arl import environments
+from offline_arl.datasets.manifest import load_manifest
 from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.reranked_policy import require_plain_policy
@@ -19,6 +20,7 @@ from offline_arl.online.processes import Processes
 from offline_arl.warmstart import WarmStart
 from offline_arl.workflows.bounds import bounded, keep_trails, trail_notes
 from offline_arl.workflows.context import StageContext, StageOutputs, count
+from offline_arl.workflows.files import content_hash
 from offline_arl.workflows.stages import Online, part_of
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
             successes=successes,
             expected_fingerprint=warm_start.policy_fingerprint,
             state_dir=context.checkpoints,
-            identity={"critic": str(values), "replay": str(warm_start.successes_path)},
+            identity=_identity(warm_start),
             progress=lambda done, total: context.progress("steps", done, total),
             episodes=kept,
         )
@@ -88,13 +90,24 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
     )
 
 
+def _identity(start: WarmStart) -> dict[str, object]:
+    """What makes two trainings the same besides policy and settings, by content: folders may have been moved."""
+    from offline_arl.models.value_heads import WEIGHTS_NAME
+
+    values, successes = start.value_heads_path, start.successes_path
+    return {
+        "critic": None if values is None else content_hash(values / WEIGHTS_NAME),
+        "replay": None if successes is None else load_manifest(successes).content_sha256,
+    }
+
+
 def _feature_policy(config: Online, context: StageContext, values: Path) -> Path:
     """The policy that the values read: the one that is named, or the one that their record names."""
     if config.feature_policy is not None:
         return context.path(config.feature_policy, "policy")
-    from offline_arl.trainers.value_record import load_value_record
+    from offline_arl.trainers.value_record import find_policy
 
-    return Path(load_value_record(values).policy)
+    return find_policy(values)
 
 
 def _critic(start: WarmStart, config: Online, context: StageContext) -> TurnCritic | None:

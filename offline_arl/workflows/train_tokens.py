@@ -12,7 +12,7 @@ from offline_arl.trainers import token_values
 from offline_arl.trainers.config import TokenCQLConfig, TokenIQLConfig
 from offline_arl.trainers.run import RunFolders
 from offline_arl.trainers.token_record import save_token_values
-from offline_arl.trainers.value_record import ValueRecord
+from offline_arl.trainers.value_record import ValueRecord, policy_place
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import TrainTokenIQLValues, TrainTokenValues, part_of
 from offline_arl.workflows.train_policies import dataset_and_policy
@@ -47,7 +47,7 @@ def train_token_values(config: TrainTokenValues, context: StageContext) -> Stage
             algorithm=config.algorithm,
             config=settings.model_dump(mode="json"),
             seed=context.integer_seed(),
-            policy=str(context.final("policy")),
+            **policy_place(context.final("policy"), context.final("values")),
             policy_sha256=policy_fingerprint(model),
             layers=(-1,),
             dataset_fingerprint=dataset.manifest.fingerprint,

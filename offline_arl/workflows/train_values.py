@@ -19,7 +19,7 @@ from offline_arl.trainers.config import BehaviorValuesConfig, CQLConfig, IQLConf
 from offline_arl.trainers.step_features import compute_features
 from offline_arl.trainers.value import ValueResult, fit_values
 from offline_arl.trainers.value_quality import value_quality
-from offline_arl.trainers.value_record import ValueRecord, save_values
+from offline_arl.trainers.value_record import ValueRecord, policy_place, save_values
 from offline_arl.workflows.alternatives import propose_alternatives
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import TrainCQLValues, TrainIQLValues, TrainValues, part_of
@@ -55,7 +55,7 @@ def train_values(config: TrainValues, context: StageContext) -> StageOutputs:
         algorithm=config.algorithm,
         config=settings.model_dump(mode="json"),
         seed=context.integer_seed(),
-        policy=str(context.path(config.policy, "policy")),
+        **policy_place(context.path(config.policy, "policy"), folder),
         policy_sha256=policy_fingerprint(model),
         layers=config.features.layers,
         state_window=config.features.state_window,

@@ -1,0 +1,37 @@
+"""Where a model lies that something else was made from: its path, and its path as seen from what was made.
+
+What was moved or renamed together is found by the second, what was moved away by the first.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_MODEL_FILES = ("config.json", "adapter_config.json")
+
+
+def seen_from(folder: str | Path, path: str | Path) -> str:
+    """The relative path from a folder to another one.
+
+    >>> seen_from("runs/a/stages/values", "runs/a/stages/bc/policy")
+    '../bc/policy'
+    """
+    return os.path.relpath(Path(path).absolute(), Path(folder).absolute())
+
+
+def located(folder: str | Path, path: str | Path, relative: str | None) -> Path | None:
+    """Where something lies; None where it is gone.
+
+    Args:
+        folder: What remembers the place.
+        path: The path when that was made.
+        relative: The same path as seen from `folder`; None: not known.
+    """
+    beside = None if relative is None else Path(os.path.normpath(Path(folder).absolute() / relative))
+    return next((place for place in (beside, Path(path)) if place is not None and place.exists()), None)
+
+
+def is_model_folder(folder: str | Path) -> bool:
+    """Whether a folder holds the configuration of a model or of adapters."""
+    return any((Path(folder) / name).is_file() for name in _MODEL_FILES)
