@@ -1,7 +1,7 @@
 """Entry point: the commands, and what happens to errors.
 
-Exit codes: 0 done, 1 bad data or a refusal, 2 wrong use, 130 interrupted. An error is one line on stderr; under
-`--json` stdout carries an object with "error" too, so that a program always has one to read.
+Exit codes: 0 done, 1 bad data or a refusal, 2 wrong use, 130 interrupted, 143 terminated. An error is one line on
+stderr; under `--json` stdout carries an object with "error" too, so that a program always has one to read.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from offline_arl.cli import (
     report,
 )
 from offline_arl.cli.output import print_error
+from offline_arl.cli.signals import Termination
 from offline_arl.errors import OfflineArlError
 
 # Read by torch and vLLM when they are imported; a value that the user has set stays.
@@ -46,8 +47,10 @@ _ENVIRONMENT = {
 }
 
 INTERRUPTED = 130
+TERMINATED = 143
 
 logger = logging.getLogger(__name__)
+termination = Termination()
 
 app = typer.Typer(
     name="offline-arl",
@@ -125,7 +128,8 @@ def run(arguments: Sequence[str]) -> int:
         print_error(f"unexpected {type(error).__name__}: {error}", as_json=as_json)
         return 1
     if code == INTERRUPTED:  # typer's translation of Ctrl-C
-        print_error("interrupted", as_json=as_json)
+        print_error("terminated" if termination.asked else "interrupted", as_json=as_json)
+        return TERMINATED if termination.asked else INTERRUPTED
     return code if isinstance(code, int) else 0
 
 
@@ -151,4 +155,5 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a character that the terminal lacks ends no command
+    termination.listen()
     sys.exit(run(sys.argv[1:]))

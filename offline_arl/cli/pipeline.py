@@ -56,7 +56,11 @@ def run(
                 ]
             )
 
-        result = run_pipeline(loaded, output, progress=progress, observe=observe, fresh=fresh, processes=processes)
+        try:
+            result = run_pipeline(loaded, output, progress=progress, observe=observe, fresh=fresh, processes=processes)
+        except KeyboardInterrupt:
+            out.note(f"{output} has what was done; the same command goes on from there")
+            raise
 
         def render(console: Console) -> None:
             from offline_arl.workflows.summary import all_tables, counts, number

@@ -28,10 +28,10 @@ _TITLES = {
 class ValueRecord(msgspec.Struct, frozen=True):
     """How value heads were made.
 
-    `policy` is where the language model lay whose hidden states they read, `policy_relative` the same as seen from their
-    folder, so that both can be moved together, and `policy_sha256` its fingerprint. They read its states in `layers`,
-    with the mean over `state_window` tokens before each action. `dataset_fingerprint` names tokenizer and template, `dataset_sha256`
-    the content. `metrics` are means over steps.
+    `policy` is where the language model lay whose hidden states they read, `policy_relative` the same as seen from
+    their folder, so that both can be moved together, and `policy_sha256` its fingerprint. They read its states in
+    `layers`, with the mean over `state_window` tokens before each action. `dataset_fingerprint` names tokenizer and
+    template, `dataset_sha256` the content. `metrics` are means over steps.
     """
 
     algorithm: str

@@ -28,6 +28,7 @@ from offline_arl.workflows.summary import summarize
 
 logger = logging.getLogger(__name__)
 
+CLAIM_NAME = "pipeline.json"  # in the output folder: whose it is
 LASTING_NAME = "training"  # in the output folder: checkpoints of what was interrupted, TensorBoard's events
 
 
@@ -68,12 +69,13 @@ def run_pipeline(
 
     Raises:
         UsageError: Something is missing that can be seen before work begins, or the folder belongs to another
-            pipeline or a run that is still going on.
+            pipeline or a run that is still going on, or holds something else.
         OfflineArlError: What a stage raises; its half-done folder is removed.
     """
     for name, stage in pipeline.stages.items():
         check_ready(stage, where=f"stages.{name}")
     output = Path(output)
+    _check_free(output)
     with locked(output):
         _claim(pipeline, output)
         if fresh:
@@ -159,9 +161,24 @@ def _results(pipeline: Pipeline, records: Mapping[str, StageRecord]) -> dict[str
     }
 
 
+def _check_free(output: Path) -> None:
+    """Refuse a folder that holds something else than a run; a run that was killed early left hidden files at most.
+
+    Raises:
+        UsageError: It does.
+    """
+    if (output / CLAIM_NAME).exists() or not output.is_dir():
+        return
+    if any(not item.name.startswith(".") for item in output.iterdir()):
+        raise UsageError(
+            f"--output {output} is not empty and holds no {CLAIM_NAME}, so it is not the folder of a pipeline's run; "
+            "choose another folder or remove it"
+        )
+
+
 def _claim(pipeline: Pipeline, output: Path) -> None:
     """Write down whose folder this is; refuse one that holds another pipeline's results."""
-    path = output / "pipeline.json"
+    path = output / CLAIM_NAME
     try:
         owner = json.loads(path.read_text(encoding="utf-8")).get("name")
     except (FileNotFoundError, ValueError, AttributeError):

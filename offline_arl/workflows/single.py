@@ -5,6 +5,7 @@ The result appears under its final name when it is complete; a failure leaves no
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -211,6 +212,7 @@ def new_folder(output: str | Path) -> Iterator[Path]:
     try:
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise UsageError(f"--output {output} exists and is not empty; choose another folder or remove it")
+        _remove_leftovers(work.parent, f".{output.absolute().name}.unfinished-")
         work.mkdir(parents=True)
     except OSError as error:
         raise UsageError(f"--output {output}: cannot write there ({error.strerror})") from error
@@ -223,6 +225,24 @@ def new_folder(output: str | Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
+
+
+def _remove_leftovers(folder: Path, prefix: str) -> None:
+    """Remove the work folders of processes that were killed; a process number of ours is that of an earlier one."""
+    for left in folder.glob(f"{glob.escape(prefix)}*"):
+        number = left.name.removeprefix(prefix)
+        if number.isdigit() and (int(number) == os.getpid() or not _is_alive(int(number))):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _check_inputs(stage: Stage, given: Mapping[str, Mapping[Artifact, Path]], *, where: str) -> None:

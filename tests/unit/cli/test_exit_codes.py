@@ -236,7 +236,10 @@ def test_a_name_that_the_terminal_cannot_show_is_escaped(tmp_path: Path, encodin
     assert done.stderr.count(b"\n") == 1
 
 
-def test_an_interrupt_exits_with_130_and_the_run_can_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sent", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_an_interrupt_is_told_and_the_run_can_go_on(tmp_path: Path, sent: signal.Signals, code: int, word: str) -> None:
     path = tmp_path / "long.yaml"
     path.write_text(PIPELINE.replace("trajectories: 6", "trajectories: 200000"))
     command = [sys.executable, "-m", "offline_arl.cli", "run", str(path), "--output", str(tmp_path / "run"), "--json"]
@@ -244,10 +247,14 @@ def test_an_interrupt_exits_with_130_and_the_run_can_go_on(tmp_path: Path) -> No
         assert process.stderr is not None
         assert process.stderr.readline().startswith("[1/2] logs")
         time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130, stderr
-    assert json.loads(stdout) == {"error": "interrupted"}
+    assert process.returncode == code, stderr
+    assert json.loads(stdout) == {"error": word}
+    assert stderr.splitlines() == [
+        f"{tmp_path / 'run'} has what was done; the same command goes on from there",
+        f"error: {word}",
+    ]
     assert list((tmp_path / "run" / "stages").iterdir()) == []
     done = offline_arl("run", path, "--output", tmp_path / "run", "--set", "stages.logs.trajectories=6", "--json")
     assert done.code == 0, done.stderr

@@ -288,6 +288,19 @@ def test_a_folder_of_another_pipeline_is_refused_and_left_as_it_is(tmp_path: Pat
     assert (output / "results.json").exists()
 
 
+def test_a_folder_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    """A finished `online` output has no pipeline.json."""
+    source, output = tmp_path / "logs.jsonl", tmp_path / "run"
+    source.write_text(chat_line("one"))
+    (output / "policy").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"run is not empty and holds no pipeline\.json, .*; choose another folder"):
+        run_pipeline(from_file(source), output)
+    assert [path.name for path in output.iterdir()] == ["policy"]
+    (output / "policy").rename(output / ".lock")  # what a run leaves that was killed at its very beginning
+    (output / ".lock").rmdir()
+    run_pipeline(from_file(source), output)
+
+
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     output = tmp_path / "run"
     errors = []

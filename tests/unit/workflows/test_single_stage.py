@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +14,7 @@ from offline_arl.errors import DataError, UsageError
 from offline_arl.trajectories.splits import assign_splits
 from offline_arl.trajectories.store import Store
 from offline_arl.workflows.ingest import ingest
-from offline_arl.workflows.single import build_from_store, run_stage
+from offline_arl.workflows.single import build_from_store, new_folder, run_stage
 
 
 @pytest.fixture
@@ -37,6 +39,20 @@ def test_a_dataset_for_another_tokenizer_is_refused(built: dict[str, Path], tmp_
     assert not list(tmp_path.glob("*bc*"))
     run_stage(raw, {"dataset": built["one"], "policy": built["one"]}, tmp_path / "bc", name="bc")
     assert (tmp_path / "bc/policy/model.safetensors").exists()
+
+
+def test_what_a_killed_command_left_goes_when_the_same_output_is_begun_again(tmp_path: Path) -> None:
+    """Process numbers come again: in a container a command has the number of the one before it. Others stay."""
+    with subprocess.Popen(["true"]) as dead:
+        pass
+    for number in (dead.pid, os.getpid(), os.getppid(), "x"):
+        (tmp_path / f".out.unfinished-{number}").mkdir()
+    (tmp_path / f".other.unfinished-{dead.pid}").mkdir()
+    with new_folder(tmp_path / "out") as work:
+        (work / "made").touch()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "out", f".out.unfinished-{os.getppid()}", ".out.unfinished-x", f".other.unfinished-{dead.pid}",
+    }  # fmt: skip
 
 
 def test_a_setting_cannot_name_another_input(built: dict[str, Path], tmp_path: Path) -> None:
