@@ -247,8 +247,6 @@ def _run_stage(
 
     place = launched()
     with Output(as_json=as_json) as out, out.progress(shown=place.process == 0) as progress:
-        if place.process == 0 and (begun := resumable(output)) is not None:
-            out.note(f"going on from {begun}")
         try:
             outputs = run_stage(
                 raw,
@@ -260,6 +258,7 @@ def _run_stage(
                 overrides=settings or (),
                 seed=seed,
                 progress=progress,
+                tell=out.note,
                 processes=processes,
                 launched=place,
             )

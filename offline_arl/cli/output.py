@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from offline_arl.workflows.context import Progress
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_SECONDS_BETWEEN_LINES = 60.0
 _WIDTH_OF_FILES = 160  # columns where stdout is no terminal
 
 
@@ -89,7 +91,10 @@ class Output(AbstractContextManager["Output"]):
 
     @contextmanager
     def progress(self, *, shown: bool = True) -> Iterator[Progress]:
-        """A callback that draws progress bars on stderr where that is a terminal, unless they are not to be shown."""
+        """A callback that draws progress bars on stderr, unless they are not to be shown.
+
+        Where stderr is no terminal, a line says once a minute how far the work is.
+        """
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -105,8 +110,11 @@ class Output(AbstractContextManager["Output"]):
             TimeRemainingColumn(),
         )  # fmt: skip
         console = Console(stderr=True)
-        if not (shown and console.is_terminal):
+        if not shown:
             yield lambda description, completed, total: None
+            return
+        if not console.is_terminal:
+            yield _Heartbeat(self.note)
             return
         with Progress(*columns, console=console, transient=True, redirect_stdout=False) as bars:
             tasks: dict[str, Any] = {}
@@ -119,6 +127,21 @@ class Output(AbstractContextManager["Output"]):
                 bars.update(tasks[description], completed=completed, total=total, visible=True)
 
             yield show
+
+
+class _Heartbeat:
+    """Progress as a line a minute, for logs."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._last = time.monotonic()
+
+    def __call__(self, description: str, completed: float, total: float | None, /) -> None:
+        now = time.monotonic()
+        if now - self._last < _SECONDS_BETWEEN_LINES:
+            return
+        self._last = now
+        self._note(f"{description}: {completed:,.0f}" + ("" if total is None else f" of {total:,.0f}"))
 
 
 def table(console: Console, header: list[str], rows: list[list[str]], *, title: str | None = None) -> None:

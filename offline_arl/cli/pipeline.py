@@ -57,7 +57,9 @@ def run(
             )
 
         try:
-            result = run_pipeline(loaded, output, progress=progress, observe=observe, fresh=fresh, processes=processes)
+            result = run_pipeline(
+                loaded, output, progress=progress, observe=observe, tell=out.note, fresh=fresh, processes=processes
+            )
         except KeyboardInterrupt:
             out.note(f"{output} has what was done; the same command goes on from there")
             raise

@@ -10,7 +10,7 @@ start carries: turn-level advantages by an offline critic, a curriculum that it 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,6 +65,7 @@ def train_grpo(
     identity: dict[str, object] | None = None,
     progress: Progress | None = None,
     episodes: EpisodeKeeper | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> GrpoResult:
     """Improve a policy by its own episodes.
 
@@ -95,6 +96,7 @@ def train_grpo(
         progress: Called after each step.
         episodes: Told of the training episodes of each step, for example to store them (`EpisodeStore`), and of where
             training begins and a state is saved; None: they are not kept.
+        tell: Called with lines for the person who waits: where training goes on, and each validation.
 
     Raises:
         UsageError: The policy cannot be loaded, there are fewer tasks than a step attempts, or training and
@@ -120,6 +122,7 @@ def train_grpo(
             renderer=renderer,
             identity=dict(identity or {}),
             episodes=episodes,
+            tell=tell,
         )
         try:
             run.check_weights(expected_fingerprint)

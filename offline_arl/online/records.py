@@ -57,6 +57,15 @@ class Validation:
     small_score: float = 0.0  # mean of greedy and sampled success on the small set
 
 
+def describe_validation(validation: Validation, steps: int) -> str:
+    """A validation in one line, of a training of so many steps."""
+    return (
+        f"step {validation.step} of {steps}: validation success {validation.greedy:.3f} greedy, "
+        f"{validation.sampled:.3f} sampled on {validation.n_tasks} tasks; {validation.environment_steps:,} environment "
+        "steps so far"
+    )
+
+
 def summarize_episodes(episodes: Sequence[Episode], *, group_size: int) -> dict[str, float | int]:
     """The fields of a `StepRecord` that come from its episodes.
 

@@ -25,7 +25,7 @@ from offline_arl.online.monitors import Monitor
 from offline_arl.online.own_successes import OwnSuccesses
 from offline_arl.online.policy_rollouts import PolicyRollouts
 from offline_arl.online.processes import Processes
-from offline_arl.online.records import StepRecord, mean, summarize_episodes
+from offline_arl.online.records import StepRecord, describe_validation, mean, summarize_episodes
 from offline_arl.online.rows import rollout_rows
 from offline_arl.online.state import CRITIC_FOLDER, OWN_SUCCESSES_FOLDER, begin_run, read_state, write_state
 from offline_arl.online.validation import Validator
@@ -70,6 +70,7 @@ class OnlineRun:
         renderer: Of the policy's tokenizer.
         identity: What else makes two runs the same.
         episodes: Told of the episodes of each step, in the first process.
+        tell: Called with lines for people, in the first process.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class OnlineRun:
         renderer: Renderer,
         identity: dict[str, Any],
         episodes: EpisodeKeeper | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         from offline_arl.models.policy import load_policy, policy_fingerprint
         from offline_arl.online.trl_trainer import make_trainer
@@ -92,6 +94,7 @@ class OnlineRun:
         del model
         self.processes = Processes()
         self._episodes = episodes if self.processes.first else None
+        self._tell = tell if tell is not None and self.processes.first else lambda line: None
         if config.prompts_per_step % self.processes.count:
             raise UsageError(
                 f"{config.prompts_per_step} prompts a step cannot be shared out evenly among {self.processes.count} "
@@ -169,6 +172,8 @@ class OnlineRun:
         """All steps that are not done yet."""
         from offline_arl.online.callbacks import UpdateCallback
 
+        if self._checkpoint is not None:
+            self._tell(f"going on after step {self._step} of {self.config.steps}, from {self._checkpoint}")
         if self._episodes is not None:
             self._episodes.begin(self._step)
         if self._checkpoint is None and self.validator.tasks:
@@ -260,6 +265,7 @@ class OnlineRun:
         started = time.perf_counter()
         validation, sampled = self.validator.measure(step, self.environment_steps)
         self.monitor.add_validation(validation)
+        self._tell(describe_validation(validation, self.config.steps))
         if step == 0:
             values = self._predictions([episode.task for episode in sampled]) if self.config.curriculum else None
             self.schedule.calibrate(sampled, values)

@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -42,11 +42,15 @@ _SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM")  # what accelerate launch may as
 
 @dataclass(frozen=True)
 class RunFolders:
-    """The name of a run for trackers, and where it keeps what outlives it when it is interrupted."""
+    """The name of a run for trackers, and where it keeps what outlives it when it is interrupted.
+
+    `tell` is called with a line for people where the run goes on from a checkpoint; None: nobody is told.
+    """
 
     name: str
     checkpoints: Path
     tensorboard: Path
+    tell: Callable[[str], None] | None = None
 
     @classmethod
     def beside(cls, output_dir: Path) -> RunFolders:
@@ -92,6 +96,9 @@ class TrainingRun:
         self.arguments.gradient_accumulation_steps = self.sampler.per_update
         same = {"algorithm": algorithm, "dataset": dataset.content_sha256, **identity}
         self.checkpoint = self._begin(resume_from, model, same)
+        if self.checkpoint is not None and folders.tell is not None and self.arguments.process_index == 0:
+            done = self.checkpoint.name.removeprefix("checkpoint-")
+            folders.tell(f"going on after update {done}, from {self.checkpoint}")
         self.callbacks: list[TrainerCallback] = tracker_callbacks(
             config,
             folders.tensorboard,

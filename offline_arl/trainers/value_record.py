@@ -9,7 +9,7 @@ import msgspec
 from torch import nn
 
 from offline_arl.errors import DataError
-from offline_arl.models.places import is_model_folder, located, seen_from
+from offline_arl.models.places import is_model_folder, located
 from offline_arl.models.policy import policy_fingerprint
 from offline_arl.models.value_heads import CONFIG_NAME, WEIGHTS_NAME, ValueHeads, load_heads, save_heads
 
@@ -73,16 +73,6 @@ def load_value_record(folder: str | Path) -> ValueRecord:
         return msgspec.json.decode(path.read_bytes(), type=ValueRecord)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(f"{path}: cannot read the record of the value heads ({error}); train them again") from error
-
-
-def policy_place(policy: str | Path, folder: str | Path) -> dict[str, str]:
-    """The fields of a record that say where its policy lies.
-
-    Args:
-        policy: Folder of the language model.
-        folder: Of the values; a folder beside that one will do, such as the one that takes its name later.
-    """
-    return {"policy": str(Path(policy).absolute()), "policy_relative": seen_from(folder, policy)}
 
 
 def find_policy(folder: str | Path) -> Path:

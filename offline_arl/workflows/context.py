@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +30,13 @@ class Progress(Protocol):
 
 def no_progress(description: str, completed: float, total: float | None, /) -> None:
     """The callback for callers that show nothing."""
+
+
+Tell = Callable[[str], None]  # called with a line for the person who waits
+
+
+def no_tell(line: str) -> None:
+    """The callback for callers that tell nobody."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ class StageContext:
     seed: int
     inputs: Mapping[str, Mapping[Artifact, Path]]
     progress: Progress = no_progress
+    tell: Tell = no_tell
     destination: Path | None = None
     lasting: Path | None = None
     first: bool = True

@@ -19,12 +19,13 @@ from typing import Any
 
 from offline_arl import errors
 from offline_arl.errors import DataError, OfflineArlError, UsageError
-from offline_arl.workflows.context import Progress, StageContext, StageOutputs, estimate_from
+from offline_arl.workflows.context import Progress, StageContext, StageOutputs, Tell, estimate_from, no_tell
 from offline_arl.workflows.dispatch import stage_function
 from offline_arl.workflows.files import write_json
 from offline_arl.workflows.stages import Stage, stage_type
 
 WORKER = "offline_arl.cli.worker"
+TOLD_NAME = "told.jsonl"
 _POLL_SECONDS = 0.2
 
 
@@ -65,10 +66,13 @@ def perform(stage: Stage, context: StageContext, *, processes: int = 1) -> Stage
             "-m", WORKER, str(folder),
         ]  # fmt: skip
         process = subprocess.Popen(command, stdout=sys.stderr.fileno() if _has_number(sys.stderr) else None)
+        told = 0
         try:
             while process.poll() is None:
                 time.sleep(_POLL_SECONDS)
                 _pass_on(folder / "progress.json", context.progress)
+                told = _tell_on(folder / TOLD_NAME, context.tell, told)
+            _tell_on(folder / TOLD_NAME, context.tell, told)
         finally:
             if process.poll() is None:  # interrupted: torchrun ends its processes
                 process.terminate()
@@ -99,7 +103,8 @@ def work(folder: Path, launched: Launched) -> None:
         follow(stage, context)
         return
     try:
-        outputs = stage_function(kind)(stage, replace(context, progress=_writer(folder / "progress.json")))
+        context = replace(context, progress=_writer(folder / "progress.json"), tell=_appender(folder / TOLD_NAME))
+        outputs = stage_function(kind)(stage, context)
     except OfflineArlError as error:
         write_json(folder / "outcome.json", {"error": type(error).__name__, "message": str(error)})
         raise
@@ -115,7 +120,7 @@ def work(folder: Path, launched: Launched) -> None:
 def follow(stage: Stage, context: StageContext) -> None:
     """Take part in a stage whose first process is another one."""
     with tempfile.TemporaryDirectory(prefix="offline_arl-") as name:
-        stage_function(type(stage))(stage, replace(context, folder=Path(name), first=False))
+        stage_function(type(stage))(stage, replace(context, folder=Path(name), first=False, tell=no_tell))
 
 
 def _job(stage: Stage, context: StageContext) -> dict[str, Any]:
@@ -168,6 +173,27 @@ def _pass_on(path: Path, progress: Progress) -> None:
     except (OSError, ValueError):
         return
     progress(description, completed, total)
+
+
+def _appender(path: Path) -> Tell:
+    """A callback that leaves the lines it is told in a file."""
+
+    def tell(line: str) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    return tell
+
+
+def _tell_on(path: Path, tell: Tell, told: int) -> int:
+    """Tell the lines of a file that are complete and not told yet; how many that makes in all."""
+    try:
+        *lines, _ = path.read_text(encoding="utf-8").split("\n")
+    except OSError:
+        return told
+    for line in lines[told:]:
+        tell(json.loads(line))
+    return len(lines)
 
 
 def _has_number(stream: Any) -> bool:

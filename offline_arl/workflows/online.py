@@ -75,6 +75,7 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
             identity=_identity(warm_start),
             progress=lambda done, total: context.progress("steps", done, total),
             episodes=kept,
+            tell=context.tell,
         )
     if config.safety is not None:
         Processes().wait()  # until each has closed its trail

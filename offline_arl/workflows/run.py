@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 from offline_arl.errors import UsageError
 from offline_arl.workflows.config import Pipeline
-from offline_arl.workflows.context import Progress, StageContext, no_progress
+from offline_arl.workflows.context import Progress, StageContext, Tell, no_progress, no_tell
 from offline_arl.workflows.dispatch import check_ready
 from offline_arl.workflows.files import locked, told_refusals, write_json, write_text
 from offline_arl.workflows.launch import perform
@@ -54,6 +54,7 @@ def run_pipeline(
     *,
     progress: Progress = no_progress,
     observe: StageObserver | None = None,
+    tell: Tell = no_tell,
     fresh: bool = False,
     processes: int = 1,
 ) -> RunResult:
@@ -64,6 +65,7 @@ def run_pipeline(
         output: Folder of this run. Rerunning with the same folder resumes.
         progress: Called with the progress inside a stage.
         observe: Called at the start and end of each stage.
+        tell: Called with lines for the person who waits, such as what a stage validates; the stage's name comes first.
         fresh: Do every stage again, from its beginning.
         processes: How many processes train together, in stages that can be shared; with GPUs, one takes a GPU each.
 
@@ -91,7 +93,7 @@ def run_pipeline(
                 for stale in ("results.json", "summary.md"):
                     (output / stale).unlink(missing_ok=True)
                 _tell(observe, name, "start", 0.0)
-                record = _execute(pipeline, name, stage, key, folder, records, progress, processes)
+                record = _execute(pipeline, name, stage, key, folder, records, progress, tell, processes)
                 executed.append(name)
                 _tell(observe, name, "done", record.seconds)
             else:
@@ -111,6 +113,7 @@ def _execute(
     folder: Path,
     records: Mapping[str, StageRecord],
     progress: Progress,
+    tell: Tell,
     processes: int,
 ) -> StageRecord:
     """Do one stage in an empty folder; the record is written last.
@@ -125,7 +128,9 @@ def _execute(
         path = folder.parent / reference / records[reference].outputs.artifacts[artifact]
         inputs.setdefault(reference, {})[artifact] = path
     lasting = folder.parent.parent / LASTING_NAME / name
-    context = StageContext(name, folder, pipeline.seed, inputs, progress, lasting=lasting)
+    context = StageContext(
+        name, folder, pipeline.seed, inputs, progress, lambda line: tell(f"{name}: {line}"), lasting=lasting
+    )
     logger.info("stage %s begins", name)
     began = time.perf_counter()
     try:

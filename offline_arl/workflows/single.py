@@ -19,7 +19,15 @@ from offline_arl.errors import GateError, UsageError
 from offline_arl.online import config as online_config
 from offline_arl.trainers import config as training_config
 from offline_arl.workflows.config import parse_stage
-from offline_arl.workflows.context import CHECKPOINTS_NAME, Progress, StageContext, StageOutputs, no_progress
+from offline_arl.workflows.context import (
+    CHECKPOINTS_NAME,
+    Progress,
+    StageContext,
+    StageOutputs,
+    Tell,
+    no_progress,
+    no_tell,
+)
 from offline_arl.workflows.dispatch import check_model, check_ready, stage_function
 from offline_arl.workflows.files import artifact_in, told_refusals, write_json
 from offline_arl.workflows.launch import ALONE, Launched, check_processes, follow, perform
@@ -43,6 +51,7 @@ def run_stage(
     overrides: Sequence[str] = (),
     seed: int = 0,
     progress: Progress = no_progress,
+    tell: Tell = no_tell,
     processes: int = 1,
     launched: Launched = ALONE,
 ) -> StageOutputs:
@@ -62,6 +71,7 @@ def run_stage(
         overrides: `key=value` texts that change the configuration.
         seed: Seed of all randomness.
         progress: Called with the progress.
+        tell: Called with lines for the person who waits, such as where an interrupted training goes on.
         processes: How many processes to start for a stage that can be shared.
         launched: This process's place where it was started with others, which do the same; only the first one
             leaves results.
@@ -86,7 +96,7 @@ def run_stage(
     check_ready(stage, where=where)
     output = Path(output)
     lasting = lasting_folder(output)
-    context = StageContext(name, output, seed, artifacts, progress, output, lasting)
+    context = StageContext(name, output, seed, artifacts, progress, tell, output, lasting)
     if launched.process > 0:
         follow(stage, context)
         return StageOutputs()
@@ -191,10 +201,10 @@ def build_from_store(
             artifacts["policy"] = {"policy": folder}
         else:
             initial = InitialPolicy(kind="initial_policy", store="store", model=model)
-            context = StageContext("build", work, seed, artifacts, progress, Path(output))
+            context = StageContext("build", work, seed, artifacts, progress, destination=Path(output))
             made["policy"] = stage_function(InitialPolicy)(initial, context).artifacts["policy"]
             artifacts["policy"] = {"policy": work / made["policy"]}
-        context = StageContext("build", work, seed, artifacts, progress, Path(output))
+        context = StageContext("build", work, seed, artifacts, progress, destination=Path(output))
         outputs = stage_function(type(stage))(stage, context)
     return replace(outputs, artifacts={**outputs.artifacts, **made})
 

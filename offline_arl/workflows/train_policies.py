@@ -168,7 +168,7 @@ def _clone(
         seed=context.integer_seed(),
         algorithm=algorithm,
         resume_from_checkpoint="latest",
-        folders=RunFolders(context.name, context.checkpoints, context.tensorboard),
+        folders=RunFolders(context.name, context.checkpoints, context.tensorboard, context.tell),
         report=lambda update, updates: context.progress("updates", update, updates),
     )
     done = record.metrics

@@ -54,7 +54,7 @@ def train_preferences(config: TrainPreferences, context: StageContext) -> StageO
         reference_model=reference,
         reference_folder=folder.with_name(f"{folder.name}.reference"),
         resume_from_checkpoint="latest",
-        folders=RunFolders(context.name, context.checkpoints, context.tensorboard),
+        folders=RunFolders(context.name, context.checkpoints, context.tensorboard, context.tell),
         report=lambda done, total: context.progress("preferences", done, total),
     )
     return StageOutputs(

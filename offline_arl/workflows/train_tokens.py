@@ -7,12 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from offline_arl.models.places import seen_from
 from offline_arl.models.policy import policy_fingerprint
 from offline_arl.trainers import token_values
 from offline_arl.trainers.config import TokenCQLConfig, TokenIQLConfig
 from offline_arl.trainers.run import RunFolders
 from offline_arl.trainers.token_record import save_token_values
-from offline_arl.trainers.value_record import ValueRecord, policy_place
+from offline_arl.trainers.value_record import ValueRecord
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import TrainTokenIQLValues, TrainTokenValues, part_of
 from offline_arl.workflows.train_policies import dataset_and_policy
@@ -37,7 +38,7 @@ def train_token_values(config: TrainTokenValues, context: StageContext) -> Stage
         policy,
         seed=context.integer_seed(),
         resume_from_checkpoint="latest",
-        folders=RunFolders(context.name, context.checkpoints, context.tensorboard),
+        folders=RunFolders(context.name, context.checkpoints, context.tensorboard, context.tell),
         report=lambda update, updates: context.progress("updates", update, updates),
     )
     if context.first:
@@ -47,7 +48,8 @@ def train_token_values(config: TrainTokenValues, context: StageContext) -> Stage
             algorithm=config.algorithm,
             config=settings.model_dump(mode="json"),
             seed=context.integer_seed(),
-            **policy_place(context.final("policy"), context.final("values")),
+            policy=str(context.final("policy").absolute()),
+            policy_relative=seen_from("values", "policy"),
             policy_sha256=policy_fingerprint(model),
             layers=(-1,),
             dataset_fingerprint=dataset.manifest.fingerprint,

@@ -11,6 +11,7 @@ import torch
 from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.features import StepFeatures
+from offline_arl.models.places import seen_from
 from offline_arl.models.policy import policy_fingerprint
 from offline_arl.models.value_heads import ValueHeads
 from offline_arl.rendering import Renderer
@@ -19,7 +20,7 @@ from offline_arl.trainers.config import BehaviorValuesConfig, CQLConfig, IQLConf
 from offline_arl.trainers.step_features import compute_features
 from offline_arl.trainers.value import ValueResult, fit_values
 from offline_arl.trainers.value_quality import value_quality
-from offline_arl.trainers.value_record import ValueRecord, policy_place, save_values
+from offline_arl.trainers.value_record import ValueRecord, save_values
 from offline_arl.workflows.alternatives import propose_alternatives
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import TrainCQLValues, TrainIQLValues, TrainValues, part_of
@@ -34,7 +35,7 @@ def train_values(config: TrainValues, context: StageContext) -> StageOutputs:
             training diverged.
     """
     dataset, model, tokenizer = dataset_and_policy(config, context)
-    folder = context.folder / "values"
+    folder, policy = context.folder / "values", context.path(config.policy, "policy")
     # Kept until the stage is done: values that are fitted again, or a pass that was interrupted, need no other pass.
     caches, told = context.checkpoints, partial(context.progress, "hidden states")
     features = compute_features(model, tokenizer, dataset, caches / "features", config=config.features, report=told)
@@ -55,7 +56,8 @@ def train_values(config: TrainValues, context: StageContext) -> StageOutputs:
         algorithm=config.algorithm,
         config=settings.model_dump(mode="json"),
         seed=context.integer_seed(),
-        **policy_place(context.path(config.policy, "policy"), folder),
+        policy=str(policy.absolute()),
+        policy_relative=seen_from(folder, policy),
         policy_sha256=policy_fingerprint(model),
         layers=config.features.layers,
         state_window=config.features.state_window,

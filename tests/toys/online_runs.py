@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,13 @@ def logged_successes(folder: Path, config: CloningConfig) -> LoggedSuccesses:
 
 
 def train(
-    policy: Path, folder: Path, *, die_at: int | None = None, interrupt_at: int | None = None, **fields: Any
+    policy: Path,
+    folder: Path,
+    *,
+    die_at: int | None = None,
+    interrupt_at: int | None = None,
+    tell: Callable[[str], None] | None = None,
+    **fields: Any,
 ) -> GrpoResult:
     """One run, its episodes in `state/store`.
 
@@ -134,6 +140,7 @@ def train(
             state_dir=folder / "state",
             progress=progress,
             episodes=episodes,
+            tell=tell,
         )
 
 

@@ -11,7 +11,7 @@ import pytest
 from offline_arl.errors import DataError
 from offline_arl.models.adapters import adapter_base, remember_base
 from offline_arl.models.places import located, seen_from
-from offline_arl.trainers.value_record import RECORD_NAME, find_policy, policy_place
+from offline_arl.trainers.value_record import RECORD_NAME, find_policy
 from offline_arl.warmstart import WarmStart
 
 RECORD = {
@@ -28,7 +28,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in (policy, values):
         folder.mkdir(parents=True)
     (policy / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    (values / RECORD_NAME).write_text(json.dumps({**RECORD, **policy_place(policy, values)}))
+    place = {"policy": str(policy.absolute()), "policy_relative": seen_from(values, policy)}
+    (values / RECORD_NAME).write_text(json.dumps({**RECORD, **place}))
     monkeypatch.chdir("/")
     return tmp_path / "run"
 

@@ -39,7 +39,11 @@ def test_an_interruption_loses_no_step_that_a_state_covers(lookup_policy: Path, 
         train(lookup_policy, tmp_path, interrupt_at=3, **SETTINGS)
     store = tmp_path / "state/store"
     assert steps_of(store) == {training_policy(0): 16, training_policy(1): 16}
-    result = train(lookup_policy, tmp_path, **SETTINGS)
+    told: list[str] = []
+    result = train(lookup_policy, tmp_path, tell=told.append, **SETTINGS)
+    assert told[0] == f"going on after step 2 of 4, from {tmp_path / 'state/checkpoint-2'}"
+    assert told[1].startswith("step 4 of 4: validation success ")
+    assert len(told) == 2
     assert steps_of(store) == EACH
     assert len(Store(store)) == sum(record.n_episodes for record in result.history)
     assert Store(store).verify() == []

@@ -67,8 +67,10 @@ def test_a_pipeline_goes_on_in_the_middle_of_a_stage(log: Path, tmp_path: Path) 
         "checkpoint-4", "checkpoint-8",
     }  # fmt: skip
     updates = _Updates()
-    result = run_pipeline(_pipeline(log), output, progress=updates)
+    told: list[str] = []
+    result = run_pipeline(_pipeline(log), output, progress=updates, tell=told.append)
     assert result.executed == ("bc",)
+    assert told == [f"bc: going on after update 8, from {output / 'training/bc/checkpoints/checkpoint-8'}"]
     assert updates.seen == [9, 10, 11, 12]
     weights = [
         (folder / "stages/bc/policy/model.safetensors").read_bytes() for folder in (output, tmp_path / "straight")
@@ -97,10 +99,13 @@ def test_the_train_command_goes_on_too_and_keeps_what_tensorboard_shows(log: Pat
         run_stage(raw, inputs, tmp_path / "out", name="bc", progress=updates)
     assert not (tmp_path / "out").exists()
     assert resumable(tmp_path / "out") == tmp_path / "out.training"
+    told: list[str] = []
     with pytest.raises(UsageError, match=r"holds an interrupted training that differs in learning_rate, seed;"):
-        run_stage({**raw, "learning_rate": 1e-4}, inputs, tmp_path / "out", name="bc", seed=1)
+        run_stage({**raw, "learning_rate": 1e-4}, inputs, tmp_path / "out", name="bc", seed=1, tell=told.append)
+    assert told == []
     updates = _Updates()
-    run_stage({**raw, "logging_steps": 2}, inputs, tmp_path / "out", name="bc", progress=updates)
+    run_stage({**raw, "logging_steps": 2}, inputs, tmp_path / "out", name="bc", progress=updates, tell=told.append)
+    assert [line.partition(", from")[0] for line in told] == ["going on after update 8"]
     assert updates.seen == [9, 10, 11, 12]
     assert not (tmp_path / "out.training").exists()
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"policy", "training"}
