@@ -68,7 +68,8 @@ def diagnose(
 ) -> None:
     """Say what went wrong in an online training: each failure with its evidence, its threshold and the remedy.
 
-    Exits with 1 when there are findings. A training that is still going on is read as far as it is.
+    Exits with 1 when there are findings, or when no step is finished yet. A training that is still going on is read
+    as far as it is.
     """
     from offline_arl.workflows.diagnosis import diagnose_run, write_diagnosis
 
@@ -81,7 +82,8 @@ def diagnose(
         if output is not None:
             write_diagnosis(run, found, output)
             out.note(f"page: {output}")
-        healthy = all(diagnosis.healthy for diagnosis in found)
+        told = {diagnosis.healthy for diagnosis in found}
+        healthy = False if False in told else True if True in told else None
 
         def render(console: Console) -> None:
             for diagnosis in found:
@@ -97,10 +99,16 @@ def _draw(console: Console, diagnosis: Diagnosis) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    steps = len(diagnosis.history.records)
-    console.print(Text(f"{harmless(diagnosis.name)}: {steps} step{'' if steps == 1 else 's'}", style="bold"))
+    from offline_arl.online.diagnosis.figures import describe_figures
+
+    console.print(Text(harmless(diagnosis.title), style="bold"))
+    if told := describe_figures(diagnosis.history):
+        console.print(Text(told))
+    if diagnosis.healthy is None:
+        console.print(Text(diagnosis.verdict, style="yellow"))
+        return
     if diagnosis.healthy:
-        console.print(Text("healthy: nothing was found" if steps else "no step is done yet", style="green"))
+        console.print(Text(f"healthy: {diagnosis.verdict}", style="green"))
         return
     drawn = Table(box=SIMPLE_HEAD, pad_edge=False, show_lines=True)
     for name in ("step", "finding", "evidence", "threshold", "remedy"):

@@ -15,11 +15,13 @@ from offline_arl.online.diagnosis.metrics import (
     append_line,
     read_history,
     read_lines,
+    setup_line,
     step_line,
     validation_line,
     write_lines,
 )
 from offline_arl.online.diagnosis.rules import check, diagnose
+from offline_arl.online.diagnosis.setup import Setup
 from offline_arl.online.records import StepRecord, Validation
 from offline_arl.rollouts.episode import Episode
 
@@ -31,6 +33,7 @@ class Monitor:
 
     Args:
         path: The JSONL file to make, or to go on with.
+        setup: What the training was given, which remedies go by; None: not known.
         steady_tasks: Whether the steps draw their tasks alike throughout. Under a curriculum they do not, harder
             tasks come up as easy ones are solved, and success of the steps says nothing about a drop.
         resume_at: The step whose saved state training goes on from: what the file says up to it is kept, with the
@@ -46,6 +49,7 @@ class Monitor:
         self,
         path: Path,
         *,
+        setup: Setup | None = None,
         steady_tasks: bool = True,
         resume_at: int | None = None,
         dead_steps: int | None = DEAD_STEPS,
@@ -54,6 +58,8 @@ class Monitor:
         self._dead_steps = dead_steps
         self._dead: Finding | None = None
         kept = read_lines(path, until=resume_at) if resume_at is not None and path.exists() else []
+        if setup is not None:
+            kept = [setup_line(setup), *(line for line in kept if line["kind"] != "setup")]
         write_lines(path, kept)
         self._history = read_history(path)
         self._history.steady_tasks = steady_tasks

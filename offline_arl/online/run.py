@@ -19,6 +19,7 @@ from offline_arl.errors import DataError, UsageError
 from offline_arl.online.advantages import token_advantages, training_returns
 from offline_arl.online.config import GrpoConfig
 from offline_arl.online.curriculum import TaskSchedule
+from offline_arl.online.diagnosis.setup import Setup
 from offline_arl.online.episode_store import EpisodeKeeper
 from offline_arl.online.groups import StepGroups, play_groups, success_by_type, tasks_without_success
 from offline_arl.online.monitors import Monitor
@@ -353,6 +354,7 @@ class OnlineRun:
         path = self.folder / "metrics.jsonl" if self.processes.first else self.folder / f".{self.processes.index}.jsonl"
         monitor = Monitor(
             path,
+            setup=Setup.of(self.config, critic=self.parts.critic is not None, replay=self.parts.successes is not None),
             steady_tasks=self.config.curriculum is None,
             resume_at=state.get("step"),
             dead_steps=self.config.stop.dead_steps,

@@ -9,7 +9,9 @@ from offline_arl.errors import UsageError
 from offline_arl.online.diagnosis import diagnose
 from offline_arl.online.diagnosis.metrics import METRICS_NAME, read_history
 from offline_arl.online.diagnosis.page import Diagnosis, render
+from offline_arl.workflows.context import CHECKPOINTS_NAME
 from offline_arl.workflows.files import write_text
+from offline_arl.workflows.run import LASTING_NAME
 from offline_arl.workflows.single import lasting_folder
 
 
@@ -40,10 +42,24 @@ def diagnose_run(run: str | Path) -> list[Diagnosis]:
     found = []
     for file in files:
         history = read_history(file)
-        below = file.parent.relative_to(run) if run.is_dir() else Path()
-        name = str(below) if below.parts else file.resolve().parent.name
-        found.append(Diagnosis(name, history, diagnose(history)))
+        found.append(Diagnosis(_name(run if run.is_dir() else file.parent, file.parent), history, diagnose(history)))
     return found
+
+
+def _name(run: Path, folder: Path) -> str:
+    """The stage or output that a training belongs to, the same while it goes on as when it is done."""
+    parts = _named_parts(folder.relative_to(run)) or _named_parts(folder.resolve())[-1:]
+    return "/".join(parts)
+
+
+def _named_parts(folder: Path) -> list[str]:
+    """The parts of a path without those that say where in a run something lies."""
+    parts = list(folder.parts)
+    if parts and parts[-1] == CHECKPOINTS_NAME:
+        parts.pop()
+    between = {"stages", LASTING_NAME}
+    named = [part for place, part in enumerate(parts) if part not in between or place == len(parts) - 1]
+    return [part.removesuffix(f".{LASTING_NAME}") for part in named]
 
 
 def write_diagnosis(run: str | Path, diagnoses: Sequence[Diagnosis], path: Path) -> None:

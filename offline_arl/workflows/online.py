@@ -13,7 +13,11 @@ from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.reranked_policy import require_plain_policy
 from offline_arl.online.config import GrpoConfig
+from offline_arl.online.diagnosis import History
+from offline_arl.online.diagnosis.figures import figures, parts_of
+from offline_arl.online.diagnosis.history import RECENT
 from offline_arl.online.diagnosis.metrics import METRICS_NAME
+from offline_arl.online.diagnosis.setup import Setup
 from offline_arl.online.episode_store import EpisodeStore
 from offline_arl.online.grpo import GrpoResult, train_grpo
 from offline_arl.online.processes import Processes
@@ -56,7 +60,9 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
     )
     warm_start.save(context.folder)
     successes = _successes(warm_start, config, context)
+    grpo = part_of(config, GrpoConfig)
     process = 0 if context.first else Processes().index
+    setup = Setup.of(grpo, critic=config.critic is not None, replay=config.replay is not None)
     bounds = bounded(family, config.safety, context.checkpoints, process=process)
     kept = EpisodeStore(context.checkpoints / STORE) if context.first else None
     with kept or nullcontext(), bounds as (bounded_family, trail):
@@ -64,7 +70,7 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
             warm_start.policy_path,
             bounded_family,
             tasks,
-            part_of(config, GrpoConfig),
+            grpo,
             context.folder,
             seed=context.integer_seed(),
             validation_tasks=validation,
@@ -86,7 +92,7 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
     return StageOutputs(
         artifacts={"policy": "policy", "store": STORE, "history": METRICS_NAME},
         metrics=_metrics(result, context.name),
-        notes=(*_notes(result), *trail_notes(trail)),
+        notes=(*_notes(result, setup), *trail_notes(trail)),
         backend=result.backend,
     )
 
@@ -152,13 +158,20 @@ def _metrics(result: GrpoResult, name: str) -> dict[str, Estimate]:
     return metrics
 
 
-def _notes(result: GrpoResult) -> tuple[str, ...]:
+def _notes(result: GrpoResult, setup: Setup) -> tuple[str, ...]:
     seconds = ", ".join(f"{part} {value:.0f} s" for part, value in result.seconds.items())
     episodes = sum(record.n_episodes for record in result.history)
     notes = [
         f"{episodes} episodes, {result.environment_steps} environment steps in {len(result.history)} steps of training "
         f"on {result.backend}; {seconds}"
     ]
+    history = History(records=result.history, setup=setup)
+    explained = figures(history).get("explained_variance")
+    parts = parts_of(history)
+    if explained is not None:
+        parts[0] = f"a critic that explains {explained:.3f} of the variance of returns (last {RECENT} steps)"
+    if parts:
+        notes.append(f"with {', '.join(parts)}")
     if result.start is not None and result.best is not None:
         notes.append(
             f"validation, greedy and sampled: {result.start.greedy:.3f} and {result.start.sampled:.3f} at the start, "

@@ -112,7 +112,7 @@ def _types(view: View) -> Iterator[Finding]:
                     threshold=f"{FAILED_GROUPS} groups without a success: a type that is only hard would show one",
                     remedy=(
                         "play one by hand: its judge, its tools or its demonstrations are likely wrong (`offline-arl "
-                        "env check`); if it is only hard, let a curriculum leave it for later"
+                        "env check`); if it is only hard, let a curriculum leave it for later (levels)"
                     ),
                 )
 

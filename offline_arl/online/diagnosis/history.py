@@ -9,6 +9,7 @@ from statistics import fmean, median
 
 from offline_arl.online.diagnosis.facts import Facts
 from offline_arl.online.diagnosis.findings import Finding, Kind, Severity
+from offline_arl.online.diagnosis.setup import Setup
 from offline_arl.online.records import StepRecord, Validation
 
 RECENT = 5  # steps that are averaged, so that one odd batch of episodes raises nothing
@@ -29,6 +30,7 @@ class History:
     facts: list[Facts] = field(default_factory=list)
     validations: list[Validation] = field(default_factory=list)
     steady_tasks: bool = True  # the steps draw their tasks alike throughout; not so under a curriculum
+    setup: Setup | None = None  # what the training was given; None: written by an earlier version
 
     def view(self, *, steps: int | None = None, dead_steps: int | None = DEAD_STEPS) -> View:
         """What rules see after `steps` steps; None: after the last one."""
@@ -44,6 +46,7 @@ class History:
             validations=[found for found in self.validations if steps is None or found.step <= step],
             count=count,
             steady_tasks=self.steady_tasks,
+            setup=self.setup,
             dead_steps=dead_steps,
         )
 
@@ -60,6 +63,7 @@ class View:
     validations: Sequence[Validation]
     count: int  # steps in all
     steady_tasks: bool
+    setup: Setup | None
     dead_steps: int | None
 
     def finding(

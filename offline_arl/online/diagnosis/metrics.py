@@ -1,6 +1,7 @@
 """`metrics.jsonl`: the lines that a training writes about itself, and the history that they tell.
 
-A line is an object with a "kind": "step" (a `StepRecord`, with "facts" of its episodes), "validation" or "alarm".
+A line is an object with a "kind": "setup" (the first one, a `Setup`), "step" (a `StepRecord`, with "facts" of its
+episodes), "validation" or "alarm".
 """
 
 from __future__ import annotations
@@ -16,12 +17,18 @@ from offline_arl.errors import DataError
 from offline_arl.online.diagnosis.facts import Facts
 from offline_arl.online.diagnosis.findings import Finding
 from offline_arl.online.diagnosis.history import History
+from offline_arl.online.diagnosis.setup import Setup
 from offline_arl.online.records import StepRecord, Validation
 
 Line = dict[str, Any]
 _Record = TypeVar("_Record", StepRecord, Validation)
 
 METRICS_NAME = "metrics.jsonl"
+
+
+def setup_line(setup: Setup) -> Line:
+    """The line of what a training was given."""
+    return {"kind": "setup", "step": 0, "setup": setup.as_dict()}
 
 
 def step_line(record: StepRecord, facts: Facts, *, steady_tasks: bool) -> Line:
@@ -87,6 +94,8 @@ def read_history(path: Path, *, until: int | None = None) -> History:
         if line["kind"] == "step":
             steps[line["step"]] = _record(StepRecord, line), line.get("facts") or {}
             history.steady_tasks &= line.get("steady_tasks", True)
+        elif line["kind"] == "setup":
+            history.setup = Setup.read(line.get("setup") or {})
         elif line["kind"] == "validation":
             validation = _record(Validation, line)
             validations[validation.step, validation.full] = validation

@@ -22,9 +22,11 @@ def mismatch(view: View) -> Iterator[Finding]:
     """Sampler and trainer disagree, or a batch is used for longer than the policy resembles the one that sampled it."""
     if not view.count:
         return
+    corrects = view.setup is not None and view.setup.on_mismatch == "correct"
+    ratios = "" if corrects else " or correct the ratios (mismatch: {on_mismatch: correct})"
     sampler = (
-        "sample in the trainer's precision (dtype) or correct the ratios (mismatch: {on_mismatch: correct}); where "
-        "mismatch.tolerance was raised, lower it so that the weight sync is checked"
+        f"sample in the trainer's precision (dtype){ratios}; where mismatch.tolerance was raised, lower it so that the "
+        "weight sync is checked"
     )
     reuse = "lower updates_per_step, reuse_limit or learning_rate, or sample more episodes a step (prompts_per_step)"
     yield from _disagreement(view, sampler)

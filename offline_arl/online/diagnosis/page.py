@@ -11,6 +11,7 @@ from typing import Any
 from offline_arl.analysis.curves import Curve, Mark, curves_chart
 from offline_arl.analysis.pages import page
 from offline_arl.analysis.report_tables import visible
+from offline_arl.online.diagnosis.figures import figures, parts_of, undecided, validations
 from offline_arl.online.diagnosis.findings import KINDS, Finding
 from offline_arl.online.diagnosis.history import History
 
@@ -24,16 +25,38 @@ class Diagnosis:
     findings: list[Finding]
 
     @property
-    def healthy(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
+    def healthy(self) -> bool | None:
+        """Whether nothing was found; None where no step is finished, so that nothing can be told."""
+        return not self.findings if self.history.records or self.findings else None
+
+    @property
+    def verdict(self) -> str:
+        """What is to be said where there are no findings, with how much was looked at."""
+        if self.healthy is None:
+            return "no step is finished, so nothing can be told yet"
+        needed = ", ".join(f"{kind} ({what})" for kind, what in undecided(self.history).items())
+        return "nothing was found" + (f"; what needs more to be told for sure: {needed}" if needed else "")
+
+    @property
+    def title(self) -> str:
+        """The name, how far the training is, and what it uses besides the policy."""
+        done, setup, parts = len(self.history.records), self.history.setup, parts_of(self.history)
+        steps = f"{done} step{'' if done == 1 else 's'}"
+        if setup is not None and setup.steps != done:
+            steps = f"{done} of {setup.steps} steps"
+        return f"{self.name}: {steps}" + (f", with {', '.join(parts)}" if parts else "")
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return {
             "name": self.name,
             "steps": len(self.history.records),
+            "planned_steps": None if self.history.setup is None else self.history.setup.steps,
+            "with": parts_of(self.history),
             "healthy": self.healthy,
+            "undecided": undecided(self.history),
+            "now": figures(self.history),
+            "validation": validations(self.history),
             "findings": [finding.as_dict() for finding in self.findings],
         }
 
@@ -65,9 +88,10 @@ def _section(place: int, diagnosis: Diagnosis) -> str:
     cards = "".join(_card(number, finding) for number, finding in enumerate(diagnosis.findings, start=1))
     absent = "".join(f"<li>{escape(text)}</li>" for kind, text in KINDS.items() if kind not in found)
     closing = f"<details><summary>Looked for and not found</summary><ul>{absent}</ul></details>" if absent else ""
-    told = cards or '<p class="good">Healthy: nothing was found.</p>'
+    mark = "muted" if diagnosis.healthy is None else "good"
+    told = cards or f'<p class="{mark}">{escape(_sentence(_capital(diagnosis.verdict)))}</p>'
     return (
-        f'<section id="run-{place}">\n<h2>{escape(visible(diagnosis.name))}</h2>\n{_tiles(diagnosis)}\n'
+        f'<section id="run-{place}">\n<h2>{escape(visible(diagnosis.title))}</h2>\n{_tiles(diagnosis)}\n'
         f"{told}\n{closing}\n{_charts(diagnosis)}\n</section>\n"
     )
 
@@ -81,6 +105,10 @@ def _card(number: int, finding: Finding) -> str:
         f'<p class="muted">Threshold: {escape(_sentence(finding.threshold))}</p>\n'
         f"<p>Remedy: {escape(_sentence(finding.remedy))}</p></article>\n"
     )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _sentence(text: str) -> str:
@@ -101,6 +129,9 @@ def _tiles(diagnosis: Diagnosis) -> str:
             (f"{start.greedy:.2f} / {start.sampled:.2f}", "success at the start, greedy / sampled"),
             (f"{best.greedy:.2f} / {best.sampled:.2f}", f"best, at step {best.step}"),
         ]
+    explained = figures(history).get("explained_variance")
+    if explained is not None:
+        tiles.append((f"{explained:.2f}", "variance of returns explained by the critic"))
     items = "".join(f"<li><b>{escape(value)}</b><span>{escape(name)}</span></li>" for value, name in tiles)
     return f'<ul class="tiles">{items}</ul>'
 

@@ -90,18 +90,30 @@ def _success(view: View) -> str:
 
 
 def _remedy(view: View) -> str:
+    """What helps, of what the training does not do already."""
     success = view.last("success")
+    setup = view.setup
+    levels = None if setup is None else setup.curriculum_levels
     if success <= 0.05:
+        easier = "curriculum with levels" if levels is None else f"more curriculum.levels than {levels}"
         return (
-            "start from a better policy (more or filtered cloning) or from easier tasks (curriculum with levels); "
+            f"start from a better policy (more or filtered cloning) or from easier tasks ({easier}); "
             "more attempts a task (group_size) find rare successes"
         )
-    if view.last("return_spread") > EQUAL_RETURNS:
-        return (
-            "draw tasks of intermediate difficulty (curriculum), replace idle groups (refill_rounds), raise group_size "
-            "or temperature; where returns tell more than outcomes, set group_gate: return"
+    if levels is None:
+        tasks = "draw tasks of intermediate difficulty (curriculum)"
+    elif success >= 0.5:
+        tasks = "give harder tasks, since the curriculum finds few of intermediate difficulty among these"
+    else:
+        tasks = (
+            "give easier tasks, since the curriculum finds few of intermediate difficulty among these, or raise "
+            f"curriculum.levels (now {levels}), which begin with the easiest"
         )
-    return (
-        "look whether the judge tells attempts apart; then draw tasks of intermediate difficulty (curriculum), replace "
-        "idle groups (refill_rounds), raise group_size or temperature"
-    )
+    refill = "replace idle groups (refill_rounds)"
+    if setup is not None and setup.refill_rounds:
+        refill = f"replace more idle groups (refill_rounds, now {setup.refill_rounds})"
+    drawn = f"{tasks}, {refill}, raise group_size or temperature"
+    if view.last("return_spread") > EQUAL_RETURNS:
+        gate = "; where returns tell more than outcomes, set group_gate: return"
+        return drawn + (gate if setup is None or setup.group_gate == "outcome" else "")
+    return f"look whether the judge tells attempts apart; then {drawn}"

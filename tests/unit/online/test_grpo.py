@@ -95,7 +95,9 @@ def test_the_saved_policy_loads_and_steps_are_on_disk(trained: tuple[GrpoResult,
     assert model.config.vocab_size >= len(tokenizer)
     assert not list(result.policy_path.glob("*.bin"))
     lines = [json.loads(line) for line in (result.policy_path.parent / "metrics.jsonl").read_text().splitlines()]
-    assert [line["kind"] for line in lines] == ["validation", "step", "step", "validation", "step", "validation"]
+    assert [line["kind"] for line in lines] == [
+        "setup", "validation", "step", "step", "validation", "step", "validation",
+    ]  # fmt: skip
     assert set(result.seconds) == {"rollout", "sync", "train", "validation"}
 
 

@@ -13,8 +13,10 @@ import pytest
 from toys.training_history import history, step_record
 
 from offline_arl.errors import DataError
+from offline_arl.online.config import CurriculumConfig, GrpoConfig
 from offline_arl.online.diagnosis import diagnose
 from offline_arl.online.diagnosis.metrics import read_history
+from offline_arl.online.diagnosis.setup import Setup
 from offline_arl.online.monitors import Monitor
 from offline_arl.online.records import Validation
 
@@ -130,6 +132,21 @@ def test_a_resumed_training_keeps_what_came_before_its_state(tmp_path: Path, cap
     after.add_step(step_record(9, mean_tokens=120.0))
     assert [line["step"] for line in lines(path) if line["kind"] == "step"] == list(range(1, 10))
     assert after.alarms == {"length_drift": 6}
+
+
+def test_the_file_begins_with_what_the_training_was_given(tmp_path: Path) -> None:
+    """Once, also after an interruption; a file of another version holds something else, which is not known then."""
+    path = tmp_path / "metrics.jsonl"
+    setups = [
+        Setup.of(GrpoConfig(curriculum=CurriculumConfig(levels=levels)), critic=True, replay=False) for levels in (2, 3)
+    ]
+    first = Monitor(path, setup=setups[0])
+    first.add_step(step_record(1))
+    Monitor(path, setup=setups[1], resume_at=1)
+    assert [line["kind"] for line in lines(path)] == ["setup", "step"]
+    assert read_history(path).setup == setups[1]
+    path.write_text('{"kind": "setup", "step": 0, "setup": {"steps": 60}}\n')
+    assert read_history(path).setup is None
 
 
 def test_a_validation_that_a_resumed_training_makes_again_counts_once(tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from toys.training_history import Fields, history, kinds, learning_history, step_record, symptoms
 
-from offline_arl.online.diagnosis import KINDS, History, diagnose
+from offline_arl.online.config import GrpoConfig, MismatchConfig
+from offline_arl.online.diagnosis import KINDS, History, Kind, diagnose
+from offline_arl.online.diagnosis.figures import STEPS_NEEDED, undecided
+from offline_arl.online.diagnosis.setup import Setup
 from offline_arl.online.records import Validation
 
 
@@ -125,6 +128,65 @@ def test_every_finding_names_numbers_and_a_setting_or_a_place_to_look() -> None:
         assert any(character.isdigit() for character in finding.threshold), finding
         assert finding.remedy
         assert "nan" not in finding.evidence
+
+
+SLOWEST: list[tuple[str, str, Fields, Fields]] = [
+    # (kind, its symptom that takes longest, what is wrong from the second step on, in the facts)
+    ("reward_variance", "idle_groups", {"idle_groups": 0.95, "n_episodes": 16}, {}),
+    ("loss_oscillation", "loss_swing", lambda step: {"loss": 0.55 * (-1) ** step}, {}),
+    ("kl_growth", "kl_acceleration", lambda step: {"kl": 0.03 * 3.2 ** ((step - 1) // 5)}, {}),
+    ("data_quality", "few_tasks", {}, {"tasks": list(range(19))}),
+    ("environment", "always_failing", {"infrastructure_errors": 128}, {}),
+    ("entropy_collapse", "entropy", {}, late(2, entropy=0.001)),
+    ("length_drift", "mean_tokens_up", late(2, mean_tokens=200), {}),
+    ("mismatch", "ratio_drift", {"ratio_drift": 0.3}, {}),
+    ("success_drop", "steps", late(6, success=0.0), {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "symptom", "fields", "facts"), SLOWEST, ids=[case[0] for case in SLOWEST])
+def test_so_many_steps_are_needed_for_a_kind(kind: Kind, symptom: str, fields: Fields, facts: Fields) -> None:
+    """A healthy verdict on fewer steps says so."""
+    found = history(20, fields, facts)
+    first = symptoms(found)[symptom]
+    assert (first.kind, first.step) == (kind, STEPS_NEEDED[kind])
+    assert kind in undecided(history(first.step - 1))
+    assert kind not in undecided(history(first.step))
+
+
+def test_every_kind_needs_some_steps_and_a_drop_of_success_validations() -> None:
+    assert set(STEPS_NEEDED) == set(KINDS)
+    assert undecided(history(20)) == {}
+    assert undecided(history(20, validations=[Validation(0, 0.9, 0.7, 100)])) == {"success_drop": "a second validation"}
+    assert undecided(history(20, steady_tasks=False)) == {"success_drop": "validations"}
+
+
+@pytest.mark.parametrize(
+    ("success", "settings", "told", "not_told"),
+    [
+        (0.85, {}, ["intermediate difficulty (curriculum)", "(refill_rounds)", "group_gate: return"], ["harder"]),
+        (0.85, {"curriculum": {}}, ["give harder tasks"], ["(curriculum)"]),
+        (0.2, {"curriculum": {"levels": 2}}, ["give easier tasks", "curriculum.levels (now 2)"], ["(curriculum)"]),
+        (0.02, {"curriculum": {"levels": 2}}, ["better policy", "more curriculum.levels than 2"], []),
+        (0.02, {}, ["curriculum with levels"], ["more curriculum.levels"]),
+        (0.85, {"refill_rounds": 2, "group_gate": "return"}, ["refill_rounds, now 2"], ["group_gate"]),
+    ],
+)
+def test_remedies_name_what_the_training_does_not_do_already(
+    success: float, settings: dict[str, Any], told: list[str], not_told: list[str]
+) -> None:
+    setup = Setup.of(GrpoConfig(**settings), critic=False, replay=False)
+    silent = history(8, {"idle_groups": 0.95, "success": success}, setup=setup)
+    remedy = symptoms(silent)["idle_groups"].remedy
+    assert all(text in remedy for text in told), remedy
+    assert not any(text in remedy for text in not_told), remedy
+
+
+def test_ratios_that_are_corrected_already_are_no_remedy() -> None:
+    for on_mismatch, expected in (("refuse", True), ("correct", False)):
+        setup = Setup.of(GrpoConfig(mismatch=MismatchConfig(on_mismatch=on_mismatch)), critic=False, replay=False)
+        found = symptoms(history(8, {"mismatch": 0.1}, setup=setup))["logprobs"]
+        assert ("correct the ratios" in found.remedy) is expected
 
 
 def test_groups_that_agree_because_all_is_solved_are_no_failure() -> None:
