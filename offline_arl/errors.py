@@ -38,15 +38,34 @@ class GateError(OfflineArlError):
     """A safety or readiness gate refuses to go on; the message says what to do."""
 
 
-def alternatives(word: str, known: Sequence[str]) -> str:
+def reason_of(error: BaseException) -> str:
+    """What an error says, in one line: of the system's errors the words alone, as messages name the file themselves.
+
+    >>> reason_of(FileNotFoundError(2, "No such file or directory", "x.json"))
+    'No such file or directory'
+    """
+    words = error.strerror if isinstance(error, OSError) else None
+    return " ".join((words or str(error)).split())
+
+
+def alternatives(word: str, known: Sequence[str], *, prefix: str = "") -> str:
     """What the end of a message about an unknown name says: the closest names, or all where none is close.
+
+    Args:
+        word: The unknown name.
+        known: The names that there are.
+        prefix: What has to stand before one of the closest names where it is written.
 
     >>> alternatives("refund_ordr", ["get_order", "refund_order"])
     'did you mean refund_order or get_order?'
+    >>> alternatives("level", ["floor", "levels"], prefix="curriculum.")
+    'did you mean curriculum.levels?'
     >>> alternatives("x", ["get_order", "refund_order"])
     'known: get_order, refund_order'
     """
     if not known:
         return "there are none"
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+    if not close:
+        return f"known: {', '.join(known)}"
+    return f"did you mean {' or '.join(f'{prefix}{name}' for name in close)}?"

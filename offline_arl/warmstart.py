@@ -10,6 +10,7 @@ attempts is all failures, which teaches nothing, and the first lucky ones are th
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,14 +158,20 @@ def check_gate(
     n_tasks = len({episode.task.task_id for episode in judged})
     if n_tasks < minimum_tasks:
         raise GateError(
-            f"the gate judged {n_tasks} validation tasks and needs {minimum_tasks}; pass more validation tasks "
-            "(or lower minimum_tasks)"
+            f"the gate judged {n_tasks} validation tasks and needs {minimum_tasks}; give more validation_tasks, or "
+            f"judge by fewer: --set gate.minimum_tasks={max(1, n_tasks)}"
         )
     success = sum(bool(episode.success) for episode in judged) / len(judged)
     if success < minimum_success:
         raise GateError(
             f"the warm start succeeds in {success:.1%} of {len(judged)} sampled validation episodes and online RL "
             f"needs {minimum_success:.0%}: clone successes longer or from more logs, choose easier tasks, or lower "
-            "minimum_success at the risk of a collapse"
+            f"the bar at the risk of a collapse: --set gate.minimum_success={_bar_below(success)} (in a pipeline: "
+            "--set stages.NAME.gate.minimum_success=...)"
         )
     return GateReport(success, n_tasks, len(judged))
+
+
+def _bar_below(success: float) -> str:
+    """A round number that the success passes."""
+    return f"{math.floor(20 * success) / 20:g}"

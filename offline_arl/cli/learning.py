@@ -216,7 +216,11 @@ def online(
         Path | None, typer.Option(help="The policy that the critic reads; it names its own.", parser=path)
     ] = None,
     replay: Annotated[
-        Path | None, typer.Option(help="Dataset (build bc) whose successes are cloned beside.", parser=path)
+        Path | None,
+        typer.Option(
+            help="Dataset whose successes are cloned beside: of the kind bc, filtered_bc or return_conditioned.",
+            parser=path,
+        ),
     ] = None,
     backend: Backend = "auto",
     settings: Settings = None,

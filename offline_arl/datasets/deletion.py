@@ -19,7 +19,7 @@ from offline_arl.datasets.folders import MAPPED_NAME, part_paths
 from offline_arl.datasets.manifest import MANIFEST_NAME, DatasetManifest, load_manifest, write_manifest
 from offline_arl.datasets.pairs.folder import PairDataset, PreferenceRow, PreferenceWriter, UnpairedDataset
 from offline_arl.datasets.segments import SegmentDataset, SegmentRow, SegmentWriter
-from offline_arl.errors import DataError
+from offline_arl.errors import DataError, reason_of
 
 _ID_COLUMNS = {"pairs": ("chosen_trajectory_id", "rejected_trajectory_id")}
 
@@ -37,7 +37,7 @@ def rows_by_trajectory(folder: Path) -> pl.DataFrame:
         ids = pl.concat(sides).unique(maintain_order=True)
         return ids.group_by("trajectory_id", maintain_order=True).agg(pl.len().cast(pl.Int64).alias("rows")).collect()
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{folder}: cannot read the dataset ({str(error).partition(chr(10))[0]})") from error
+        raise DataError(f"{folder}: cannot read the dataset ({reason_of(error)})") from error
 
 
 def remove_trajectories(folder: Path, trajectory_ids: Collection[str]) -> DatasetManifest:
@@ -117,7 +117,7 @@ def _tables(folder: Path) -> Iterator[pa.Table]:
         try:
             yield pq.read_table(part)
         except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"{part}: cannot be read ({error}); build the dataset again") from error
+            raise DataError(f"{part}: cannot be read ({reason_of(error)}); build the dataset again") from error
 
 
 def _swap(folder: Path, work: Path, own: set[str]) -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from offline_arl.errors import DataError, UsageError
+from offline_arl.errors import DataError, UsageError, reason_of
 
 MAPPED_NAME = ".mapped"  # in a dataset folder: an uncompressed copy, made when it is read by mapping
 ROWS_PER_BATCH = 2_048
@@ -224,7 +224,7 @@ def read_parts(folder: Path, expected_rows: int, *, mapped_as: str | None = None
         else:
             table = pa.ipc.open_file(pa.memory_map(str(_uncompressed(folder, mapped_as)))).read_all()
     except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{folder}: cannot read the dataset ({error}); build it again") from error
+        raise DataError(f"{folder}: cannot read the dataset ({reason_of(error)}); build it again") from error
     if table.num_rows != expected_rows:
         raise DataError(f"{folder}: {table.num_rows} rows but its manifest says {expected_rows}; build it again")
     return table

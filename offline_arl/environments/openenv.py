@@ -16,7 +16,7 @@ import msgspec
 from offline_arl import optional
 from offline_arl.environments.protocol import EpisodeStart, StepResult, StopReason, Task
 from offline_arl.environments.splits import SPLITS, require_split
-from offline_arl.errors import DataError, UsageError
+from offline_arl.errors import DataError, UsageError, reason_of
 from offline_arl.trajectories.calls import call_problem
 from offline_arl.trajectories.schema import Message, MessageError, Outcome, Producer, TextPart, text_message
 
@@ -168,7 +168,7 @@ class OpenEnvFamily:
                 self._schemas = json.loads(reply.read())
             _how_to_act(self._schemas["action"])
         except (OSError, ValueError, RecursionError) as error:
-            raise DataError(f"{url}: no OpenEnv server answers ({error})") from error
+            raise DataError(f"{url}: no OpenEnv server answers ({reason_of(error)})") from error
         except (LookupError, AttributeError, TypeError) as error:
             raise DataError(f"{url}: /schema tells no action; is this an OpenEnv server?") from error
 

@@ -40,7 +40,7 @@ from offline_arl.environments.protocol import Examples, Task
 from offline_arl.environments.replay.recording import answered
 from offline_arl.environments.splits import require_split, split_of_content
 from offline_arl.environments.tool_environment import FunctionJudge, ScriptedUser, ToolEnvironment, World
-from offline_arl.errors import DataError, UsageError, alternatives
+from offline_arl.errors import DataError, UsageError, alternatives, reason_of
 from offline_arl.trajectories.schema import Message, Outcome, TextPart, ToolCall, tool_call
 from offline_arl.trajectories.yaml_text import parse_yaml
 
@@ -176,7 +176,7 @@ class TaskFileFamily:
         except ValidationError as error:
             raise DataError(f"{path}: {_first_problem(error)}") from error
         except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-            raise DataError(f"{path}: no file of tasks ({' '.join(str(error).split())})") from error
+            raise DataError(f"{path}: no file of tasks ({reason_of(error)})") from error
         self._entries = {entry.id: entry for entry in self.file.tasks}
 
     def make(self) -> ToolEnvironment:

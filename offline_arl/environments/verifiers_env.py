@@ -30,7 +30,7 @@ from offline_arl import optional
 from offline_arl.environments.protocol import EpisodeStart, StepResult, StopReason, Task
 from offline_arl.environments.splits import require_split, split_of_content
 from offline_arl.environments.verifiers_process import WorkerProcess
-from offline_arl.errors import DataError, MissingDependencyError, UsageError
+from offline_arl.errors import DataError, MissingDependencyError, UsageError, reason_of
 from offline_arl.trajectories.schema import Message, Outcome, Producer, TextPart, ToolCall, tool_call
 
 PYTHON_VARIABLE = "OFFLINE_ARL_VERIFIERS_PYTHON"
@@ -251,7 +251,7 @@ def _read(source: str) -> VerifiersFile:
         first = error.errors(include_url=False)[0]
         raise DataError(f"{source}: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(f"{source}: no configuration of an environment ({error})") from error
+        raise DataError(f"{source}: no configuration of an environment ({reason_of(error)})") from error
 
 
 def _content(data: dict[str, Any]) -> bytes:

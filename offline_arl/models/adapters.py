@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from offline_arl.errors import UsageError
+from offline_arl.errors import UsageError, reason_of
 from offline_arl.models.places import located, seen_from
 from offline_arl.optional import require
 
@@ -34,7 +34,9 @@ def adapter_base(folder: str | Path) -> str:
     try:
         base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path}: cannot read the adapters' configuration ({error}); save them again") from error
+        raise UsageError(
+            f"{path}: cannot read the adapters' configuration ({reason_of(error)}); save them again"
+        ) from error
     if not isinstance(base, str) or not base:
         raise UsageError(f"{path} names no base_model_name_or_path; write there which model the adapters belong to")
     found = located(folder, base, _relative_base(Path(folder)))

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from offline_arl.errors import DataError
+from offline_arl.errors import DataError, reason_of
 from offline_arl.models.config import FeatureConfig
 from offline_arl.models.features import StepFeatures
 
@@ -71,7 +71,9 @@ def load_features(folder: str | Path) -> StepFeatures:
         if not len(index) == len(states) == len(actions) == manifest.rows:
             raise DataError(f"{len(states)} states and {len(index)} steps where {manifest.rows} should be")
     except (OSError, KeyError, msgspec.DecodeError, pl.exceptions.PolarsError, SafetensorError, DataError) as error:
-        raise DataError(f"{folder}: cannot read the feature cache ({error}); compute the features again") from error
+        raise DataError(
+            f"{folder}: cannot read the feature cache ({reason_of(error)}); compute the features again"
+        ) from error
     return StepFeatures(
         trajectory_ids=index["trajectory_id"].to_list(),
         steps=torch.tensor(index["step"].to_numpy()),

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from offline_arl.errors import DataError, UsageError
+from offline_arl.errors import DataError, UsageError, reason_of
 from offline_arl.models.token_heads import TokenValueHeads, load_token_heads, save_token_heads
 from offline_arl.models.value_guidance import GuidanceConfig, ValueGuidance
 
@@ -44,7 +44,7 @@ def load_value_guidance(policy: str | Path) -> ValueGuidance:
     try:
         config = msgspec.json.decode(path.read_bytes(), type=GuidanceConfig)
     except (OSError, msgspec.DecodeError) as error:
-        raise DataError(f"{path}: cannot read how values steer ({error}); make the policy again") from error
+        raise DataError(f"{path}: cannot read how values steer ({reason_of(error)}); make the policy again") from error
     return ValueGuidance(load_token_heads(Path(policy) / HEADS_FOLDER), config)
 
 
@@ -113,7 +113,9 @@ def _settings(policy: Path) -> dict[str, Any]:
     try:
         settings: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); give a folder that save_pretrained wrote") from error
+        raise DataError(
+            f"{path}: cannot be read ({reason_of(error)}); give a folder that save_pretrained wrote"
+        ) from error
     if not settings.get("architectures"):
         raise DataError(f"{path}: names no architecture; give a folder that save_pretrained wrote")
     return settings

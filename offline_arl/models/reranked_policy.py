@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from offline_arl.errors import DataError, UsageError
+from offline_arl.errors import DataError, UsageError, reason_of
 from offline_arl.models.guided_policy import is_value_guided
 from offline_arl.models.value_heads import ValueHeads, load_heads, save_heads
 
@@ -90,7 +90,9 @@ def load_reranking(policy: str | Path) -> Reranking:
     try:
         config = msgspec.json.decode(path.read_bytes(), type=RerankingConfig)
     except (OSError, msgspec.DecodeError) as error:
-        raise DataError(f"{path}: cannot read how steps are chosen ({error}); make the policy again") from error
+        raise DataError(
+            f"{path}: cannot read how steps are chosen ({reason_of(error)}); make the policy again"
+        ) from error
     own = policy / HEADS_FOLDER / MODEL_FOLDER
     return Reranking(config, load_heads(policy / HEADS_FOLDER), own if own.is_dir() else policy)
 

@@ -45,7 +45,7 @@ class CurriculumConfig(_Frozen):
 
     floor: PositiveFloat = 0.05  # added to the variance, so that solved and hopeless tasks still come up
     memory: float = Field(default=0.9, ge=0, lt=1)  # of the running success of a task type, a group
-    levels: PositiveInt = 1
+    levels: PositiveInt = Field(default=1, examples=[3])
     promote_at: float = Field(default=0.7, gt=0, le=1)
     patience: PositiveInt = 3  # validations after which the next level opens in any case
 
@@ -53,7 +53,7 @@ class CurriculumConfig(_Frozen):
 class GateConfig(_Frozen):
     """When a warm start is good enough; see `warmstart.check_gate`."""
 
-    minimum_success: float = Field(default=MINIMUM_SUCCESS, ge=0, le=1)
+    minimum_success: float = Field(default=MINIMUM_SUCCESS, ge=0, le=1, examples=[0.2])
     minimum_tasks: PositiveInt = MINIMUM_TASKS
 
 
@@ -103,8 +103,8 @@ class LoraConfig(_Frozen):
 class LengthConfig(_Frozen):
     """A soft limit on sampled tokens: an episode loses `penalty` linearly between `free` tokens and `limit` (DAPO)."""
 
-    free: PositiveInt
-    limit: PositiveInt
+    free: PositiveInt = Field(examples=[200])
+    limit: PositiveInt = Field(examples=[400])
     penalty: PositiveFloat = 0.5
 
     @model_validator(mode="after")
@@ -136,7 +136,9 @@ class MismatchConfig(_Frozen):
 class StopConfig(_Frozen):
     """When training ends before its steps are done; the state is saved, and a later run goes on from it."""
 
-    environment_steps: PositiveInt | None = None  # a budget; the step that exceeds it is the last
+    environment_steps: PositiveInt | None = Field(
+        default=None, examples=[50_000]
+    )  # a budget; the step that exceeds it is the last
     patience: PositiveInt | None = None  # validations without a better policy; None: never
     # Steps in a row in which no group taught anything, or over which half of the success was lost; a loss that is not
     # finite stops at once. None: nothing that goes wrong stops the training.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offline_arl.environments.protocol import EnvironmentFamily, Task
-from offline_arl.errors import TemplateError, UsageError
+from offline_arl.errors import GateError, TemplateError, UsageError
 from offline_arl.online.config import GrpoConfig
 from offline_arl.online.diagnosis import Finding
 from offline_arl.online.episode_store import EpisodeKeeper
@@ -110,6 +110,12 @@ def train_grpo(
     shared = {task.task_id for task in tasks} & {task.task_id for task in validation_tasks}
     if shared:
         raise UsageError(f"{len(shared)} tasks are in training and validation, such as {min(shared)}; separate them")
+    if validation_tasks and config.gate is not None and len(validation_tasks) < config.gate.minimum_tasks:
+        raise GateError(
+            f"the gate needs {config.gate.minimum_tasks} validation tasks, and there are {len(validation_tasks)}; give "
+            "more validation_tasks, where the environment has them, or judge by fewer: "
+            f"--set gate.minimum_tasks={len(validation_tasks)}"
+        )
     renderer = _renderer(policy_path) if renderer is None else renderer
     check_template(renderer)
     with kept_random_states():

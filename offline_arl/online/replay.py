@@ -17,7 +17,7 @@ from torch import Tensor
 
 from offline_arl.datasets.collate import collate_segments, length_sorted_batches
 from offline_arl.datasets.segments import SegmentDataset, SegmentRow
-from offline_arl.errors import DataError
+from offline_arl.errors import DataError, UsageError
 from offline_arl.models.policy import selected_logits, unwrapped_model
 from offline_arl.objectives import masked_mean, mismatch_weights, selected_token_logprobs, weighted_nll
 from offline_arl.objectives.logprobs import predicting_mask, scored_mask
@@ -46,7 +46,11 @@ class LoggedSuccesses:
     def __init__(
         self, dataset: SegmentDataset, config: CloningConfig, *, seed: int, fingerprint: str | None = None
     ) -> None:
-        dataset.require_kind("bc", "return_conditioned")
+        if dataset.manifest.kind not in ("bc", "return_conditioned"):
+            raise UsageError(
+                f"the replay dataset is of the kind {dataset.manifest.kind}; replay takes bc, filtered_bc or "
+                "return_conditioned"
+            )
         if fingerprint not in (None, dataset.manifest.fingerprint):
             raise DataError(
                 "the logged successes were built for another tokenizer or chat template than that of the policy; "

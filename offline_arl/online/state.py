@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from offline_arl.errors import DataError
+from offline_arl.errors import DataError, reason_of
 from offline_arl.online.config import OF_NO_CONSEQUENCE, GrpoConfig
 from offline_arl.online.processes import Processes
 from offline_arl.trainers import resuming
@@ -52,7 +52,9 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = json.loads((checkpoint / STATE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"{checkpoint}: cannot read {STATE_NAME} ({error}); remove the folder to start anew") from error
+        raise DataError(
+            f"{checkpoint}: cannot read {STATE_NAME} ({reason_of(error)}); remove the folder to start anew"
+        ) from error
     return state
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from torch import nn
 
-from offline_arl.errors import DataError
+from offline_arl.errors import DataError, reason_of
 from offline_arl.models.policy import policy_fingerprint, save_policy
 
 RECORD_NAME = "training.json"
@@ -94,4 +94,6 @@ def load_record(folder: str | Path) -> TrainingRecord:
     try:
         return msgspec.json.decode(path.read_bytes(), type=TrainingRecord)
     except (FileNotFoundError, msgspec.DecodeError) as error:
-        raise DataError(f"{path}: cannot read the training record ({error}); train the policy again") from error
+        raise DataError(
+            f"{path}: cannot read the training record ({reason_of(error)}); train the policy again"
+        ) from error

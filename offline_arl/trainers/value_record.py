@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from torch import nn
 
-from offline_arl.errors import DataError
+from offline_arl.errors import DataError, reason_of
 from offline_arl.models.places import is_model_folder, located
 from offline_arl.models.policy import policy_fingerprint
 from offline_arl.models.value_heads import CONFIG_NAME, WEIGHTS_NAME, ValueHeads, load_heads, save_heads
@@ -72,7 +72,9 @@ def load_value_record(folder: str | Path) -> ValueRecord:
     try:
         return msgspec.json.decode(path.read_bytes(), type=ValueRecord)
     except (OSError, msgspec.DecodeError) as error:
-        raise DataError(f"{path}: cannot read the record of the value heads ({error}); train them again") from error
+        raise DataError(
+            f"{path}: cannot read the record of the value heads ({reason_of(error)}); train them again"
+        ) from error
 
 
 def find_policy(folder: str | Path) -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from offline_arl.errors import DataError, UsageError
+from offline_arl.errors import DataError, UsageError, reason_of
 from offline_arl.trajectories.schema import SCHEMA_VERSION
 from offline_arl.trajectories.upgrade import is_readable
 
@@ -113,7 +113,7 @@ def read_manifest(root: Path) -> Manifest:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
     except msgspec.DecodeError as error:
-        raise DataError(f"{path}: the manifest is damaged ({error}); {_RESTORE}") from error
+        raise DataError(f"{path}: the manifest is damaged ({reason_of(error)}); {_RESTORE}") from error
     if header.store_format != STORE_FORMAT:
         raise DataError(
             f"{path}: store_format is {header.store_format!r}, not {STORE_FORMAT!r}; name the folder of a store"

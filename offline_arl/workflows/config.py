@@ -20,6 +20,7 @@ from offline_arl.trajectories.yaml_text import parse_yaml
 from offline_arl.workflows.stages import STAGE_TYPES, AnyStage, Ingest, Stage, stage_type
 
 _INHERITED = ("model", "environment", "safety")
+_PLAIN = (int, float, str)  # types whose values are written alike in Python and in YAML
 _STAGE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -68,6 +69,12 @@ class Pipeline(BaseModel):
                     raise ValueError(
                         f"stages.{name}.{field}: {reference!r} is no earlier stage that makes a {artifact}; "
                         f"{alternatives(reference, makers)}"
+                    )
+                form, forms = getattr(seen[reference], "form", None), stage.forms(field)
+                if artifact == "dataset" and forms and form not in forms:
+                    raise ValueError(
+                        f"stages.{name}.{field}: {reference!r} makes a dataset of form {form}, and {field} takes "
+                        f"{' or '.join(forms)}"
                     )
             if isinstance(stage, Ingest) and stage.logs is not None and stage.source is not None:
                 raise ValueError(f"stages.{name} has both 'logs' and 'source'; keep one")
@@ -163,7 +170,7 @@ def _apply_override(raw: dict[str, Any], override: str, where: str, top: type[Ba
                 raise UsageError(f"{where}: stages.{part} has no known kind")
         else:
             if part not in model.model_fields:
-                raise UsageError(_unknown(path, part, model.model_fields, where))
+                raise UsageError(_unknown(path, part, model.model_fields, where, model))
             if last:
                 node[part] = value
                 return
@@ -208,8 +215,17 @@ def _example(stage: Any) -> str:
     return "KEY=VALUE" if kind is None else f"{list(kind.model_fields)[-1]}=VALUE"
 
 
-def _unknown(path: str, part: str, known: Iterable[str], where: str) -> str:
-    return f"{where}: unknown key {path!r}; {alternatives(part, list(known))}"
+def _unknown(path: str, part: str, known: Iterable[str], where: str, model: type[BaseModel] | None = None) -> str:
+    """The message about a key that `model` (None: the mapping of stages) does not have; suggestions are whole keys."""
+    before = path.removesuffix(part)
+    below = [
+        f"{before}{field}.{part}"
+        for field in (() if model is None else model.model_fields)
+        if model is not None and (nested := _model_of(model, field)) is not None and part in nested.model_fields
+    ]
+    if below:
+        return f"{where}: unknown key {path!r}; did you mean {' or '.join(below)}?"
+    return f"{where}: unknown key {path!r}; {alternatives(part, list(known), prefix=before)}"
 
 
 def _describe(error: ValidationError, raw: dict[str, Any], where: str, top: type[BaseModel] = Pipeline) -> str:
@@ -220,17 +236,39 @@ def _describe(error: ValidationError, raw: dict[str, Any], where: str, top: type
     path = ".".join(str(part) for part in location)
     kind = first["type"]
     if kind == "extra_forbidden":
-        text = _unknown(path, str(location[-1]), model.model_fields, where)
+        text = _unknown(path, str(location[-1]), model.model_fields, where, model)
     elif kind == "missing":
         text = f"{where}: the key {path!r} is missing"
     elif kind in ("union_tag_not_found", "union_tag_invalid"):
         text = f"{where}: {path} is of no known kind; kinds: {_kinds()}"
+    elif kind == "model_type" and (block := _model_of(model, str(location[-1]))) is not None:
+        example = _block_example(model, block, str(location[-1]))
+        text = f"{where}: {path}: is a block of settings, not {first['input']!r}; write {example}"
     else:
         message = first["msg"].removeprefix("Value error, ")
         own = kind == "value_error" and path in ("", "stages")  # these messages name the key themselves
         shown = "" if own or isinstance(first["input"], dict | list) else f", not {first['input']!r}"
         text = f"{where}: {message}" if own else f"{where}: {path}: {message[0].lower()}{message[1:]}{shown}"
     return text if len(problems) == 1 else f"{text} (and {len(problems) - 1} more)"
+
+
+def _block_example(model: type[BaseModel], block: type[BaseModel], field: str) -> str:
+    """How a block of settings is written: its defaults, some of its keys, and null where it may be left out.
+
+    Fields that are worth an example have it in `Field(examples=...)`.
+    """
+    ways = []
+    if not any(info.is_required() for info in block.model_fields.values()):
+        ways.append("{}")
+    keys = {name: info.examples[0] for name, info in block.model_fields.items() if info.examples}
+    if not keys:
+        plain = {name: info.default for name, info in block.model_fields.items() if type(info.default) in _PLAIN}
+        keys = dict(list(plain.items())[:1])
+    if keys:
+        ways.append("{" + ", ".join(f"{name}: {value}" for name, value in keys.items()) + "}")
+    if type(None) in get_args(model.model_fields[field].annotation):
+        ways.append("null")
+    return " or ".join(ways)
 
 
 def _locate(

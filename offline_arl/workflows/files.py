@@ -15,6 +15,8 @@ from typing import Any
 from offline_arl.errors import DataError, OfflineArlError, UsageError
 from offline_arl.workflows.stages import Artifact
 
+_DEPTH = 4  # folders below a run in which artifacts are looked for
+
 
 def write_text(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old content or the new, never half of it.
@@ -39,9 +41,29 @@ def artifact_in(folder: Path) -> Artifact | None:
     if (folder / "values.json").is_file():
         return "values"
     manifest, model = _object_in(folder / "manifest.json"), _object_in(folder / "config.json")
-    if "model_type" in model:
+    if "model_type" in model or (folder / "adapter_config.json").is_file():
         return "policy"
     return "store" if "store_format" in manifest else "dataset" if "kind" in manifest else None
+
+
+def artifacts_below(folder: Path, artifact: Artifact, *, most: int = 5) -> list[Path]:
+    """The first folders below a folder that hold such an artifact, by name; hidden ones and checkpoints left out."""
+    found: list[Path] = []
+    for place, names, _ in os.walk(folder):
+        depth = len(Path(place).relative_to(folder).parts)
+        names[:] = sorted(name for name in names if not name.startswith((".", "checkpoint")) and depth < _DEPTH)
+        if artifact_in(Path(place)) == artifact:
+            found.append(Path(place))
+            names.clear()
+        if len(found) == most:
+            break
+    return found
+
+
+def run_of(path: Path) -> Path | None:
+    """The folder of the pipeline's run that a path lies in; None where it is in none."""
+    parents = (path, *path.parents)
+    return next((folder for folder in parents if (folder / "pipeline.json").is_file()), None)
 
 
 def _object_in(path: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from offline_arl.datasets.manifest import load_manifest
 from offline_arl.errors import GateError, UsageError
 from offline_arl.online import config as online_config
 from offline_arl.trainers import config as training_config
@@ -29,7 +30,7 @@ from offline_arl.workflows.context import (
     no_tell,
 )
 from offline_arl.workflows.dispatch import check_model, check_ready, stage_function
-from offline_arl.workflows.files import artifact_in, told_refusals, write_json
+from offline_arl.workflows.files import artifact_in, artifacts_below, run_of, told_refusals, write_json
 from offline_arl.workflows.launch import ALONE, Launched, check_processes, follow, perform
 from offline_arl.workflows.stages import Artifact, InitialPolicy, Stage
 
@@ -37,17 +38,19 @@ _A: dict[Artifact, str] = {
     "logs": "logs", "store": "a store", "policy": "a policy", "dataset": "a dataset", "values": "value heads",
     "history": "a history",
 }  # fmt: skip
+_RECOGNIZED = ("store", "policy", "dataset", "values")  # by `artifact_in`
+_KIND_OF = {"filtered_bc": "bc", "copying": "bc"}  # of a dataset of this form, where it is not called alike
 _REQUEST_NAME = "request.json"  # beside checkpoints: what they are of
 
 
 def run_stage(
     raw: Mapping[str, Any],
-    inputs: Mapping[str, Path | None],
+    inputs: Mapping[str, str | Path | None],
     output: str | Path,
     *,
     name: str,
     where: str | None = None,
-    policies: Mapping[str, Path] | None = None,
+    policies: Mapping[str, str | Path] | None = None,
     overrides: Sequence[str] = (),
     seed: int = 0,
     progress: Progress = no_progress,
@@ -88,7 +91,8 @@ def run_stage(
     artifacts: dict[str, dict[Artifact, Path]] = {}
     for field, reference, artifact in stage.references():
         if field in given and reference == field:  # else a setting names something else, which is refused
-            artifacts[reference] = {artifact: _artifact(given[field], artifact, f"--{field.replace('_', '-')}")}
+            option = f"--{field.replace('_', '-')}"
+            artifacts[reference] = {artifact: _artifact(given[field], artifact, option, stage.forms(field))}
     for policy, path in (policies or {}).items():
         artifacts.setdefault(policy, {})["policy"] = _artifact(path, "policy", f"--policy {policy}")
     _check_inputs(stage, artifacts, where=where)
@@ -159,7 +163,7 @@ def build_from_store(
     *,
     form: str,
     model: str = "tiny",
-    values: Path | None = None,
+    values: str | Path | None = None,
     splits: Sequence[str] = (),
     overrides: Sequence[str] = (),
     seed: int = 0,
@@ -262,12 +266,44 @@ def _check_inputs(stage: Stage, given: Mapping[str, Mapping[Artifact, Path]], *,
             raise UsageError(f"{where}: {field} cannot be set to {reference!r}; name the folder with its own option")
 
 
-def _artifact(path: Path, artifact: Artifact, option: str) -> Path:
-    """The folder of an artifact: `path` itself, or the artifact in it where `path` is what a command or stage made."""
+def _artifact(path: str | Path, artifact: Artifact, option: str, forms: Sequence[str] = ()) -> Path:
+    """The folder of an artifact: `path` itself, or the artifact in it where `path` is what a command or stage made.
+
+    Args:
+        path: As it was given.
+        artifact: What it has to hold.
+        option: The option that named it.
+        forms: Of the datasets that it takes; empty: any.
+    """
+    path = Path(path)
     if not path.exists():
         raise UsageError(f"{option}: {path} does not exist")
     found = path / artifact if (path / artifact).is_dir() else path
     kind = artifact_in(found)
-    if kind is not None and kind != artifact:
-        raise UsageError(f"{option} needs {_A[artifact]}, and {found} holds {_A[kind]}; name another folder")
+    if kind != artifact and artifact in _RECOGNIZED:
+        raise UsageError(f"{option} needs {_A[artifact]}, and {_content(path, found)}; {_others(path, artifact)}")
+    if forms:
+        made = load_manifest(found).kind
+        if made not in {_KIND_OF.get(form, form) for form in forms}:
+            raise UsageError(
+                f"{option} takes a dataset of the kind {' or '.join(forms)}, and {found} is of the kind {made}; build "
+                f"one with: offline-arl build {forms[0].replace('_', '-')}"
+            )
     return found
+
+
+def _content(path: Path, found: Path) -> str:
+    """What a folder holds, or is."""
+    kind = artifact_in(found) or next((name for name in _RECOGNIZED if artifact_in(path / name) == name), None)
+    if kind is None and run_of(path) == path:
+        return f"{path} is the run of a whole pipeline"
+    return f"{found} holds {'nothing of the kind' if kind is None else _A[kind]}"
+
+
+def _others(path: Path, artifact: Artifact) -> str:
+    """Where such an artifact is, below a path or in the run that it lies in."""
+    found = artifacts_below(path, artifact) if path.is_dir() else []
+    run = run_of(path)
+    if not found and run is not None:
+        found = artifacts_below(run, artifact)
+    return f"name one of {', '.join(map(str, found))}" if found else "name another folder"

@@ -29,6 +29,9 @@ def test_the_gate_lets_pass_from_thirty_percent_on() -> None:
     assert (report.success, report.n_tasks, report.n_episodes) == (0.3, 100, 100)
     with pytest.raises(GateError, match=r"succeeds in 29\.0% of 100 .* needs 30%: clone successes longer"):
         check_gate(episodes(29, 100))
+    for successes, bar in ((29, "0.25"), (20, "0.2"), (3, "0")):
+        with pytest.raises(GateError, match=rf"--set gate\.minimum_success={bar} "):
+            check_gate(episodes(successes, 100))
     assert check_gate(episodes(10, 100), minimum_success=0.1).success == 0.1
 
 

@@ -17,7 +17,7 @@ from offline_arl.environments.replay.environment import Replay
 from offline_arl.environments.replay.misses import MissCount, elsewhere, left_out
 from offline_arl.environments.replay.recording import Recording, is_whole, recording_of
 from offline_arl.environments.splits import SPLITS, require_split, split_of_content
-from offline_arl.errors import DataError, UsageError, alternatives
+from offline_arl.errors import DataError, UsageError, alternatives, reason_of
 from offline_arl.trajectories.files import write_atomically
 from offline_arl.trajectories.lineage import StoreReference
 from offline_arl.trajectories.schema import Message, Trajectory
@@ -61,7 +61,7 @@ class ReplayFamily:
             self.manifest = msgspec.json.decode((self._folder / MANIFEST_NAME).read_bytes(), type=ReplayManifest)
         except (OSError, msgspec.DecodeError) as error:
             raise DataError(
-                f"{folder}: no replay tasks here ({error}); make some with: offline-arl env tasks"
+                f"{folder}: no replay tasks here ({reason_of(error)}); make some with: offline-arl env tasks"
             ) from error
         if self.manifest.format != FORMAT or self.manifest.format_version != FORMAT_VERSION:
             raise DataError(
@@ -118,7 +118,7 @@ class ReplayFamily:
                         raise msgspec.DecodeError(f"the recording {recording.trajectory_id!r} is not whole")
                     found.setdefault(recording.task_id, []).append(recording)
         except (OSError, msgspec.DecodeError, RecursionError) as error:
-            raise DataError(f"{path}: cannot be read ({error}); make the tasks again") from error
+            raise DataError(f"{path}: cannot be read ({reason_of(error)}); make the tasks again") from error
         if sum(map(len, found.values())) != self.manifest.recordings:
             raise DataError(f"{path}: has another number of recordings than {MANIFEST_NAME}; make the tasks again")
         if not found:

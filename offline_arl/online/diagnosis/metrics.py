@@ -13,7 +13,7 @@ from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from offline_arl.errors import DataError
+from offline_arl.errors import DataError, reason_of
 from offline_arl.online.diagnosis.facts import Facts
 from offline_arl.online.diagnosis.findings import Finding
 from offline_arl.online.diagnosis.history import History
@@ -63,7 +63,9 @@ def read_lines(path: Path, *, until: int | None = None) -> list[Line]:
     try:
         texts = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); name the folder of an online training") from error
+        raise DataError(
+            f"{path}: cannot be read ({reason_of(error)}); name the folder of an online training"
+        ) from error
     lines = []
     for number, text in enumerate(texts, start=1):
         if not text.strip():

@@ -14,9 +14,13 @@ Artifact = Literal["logs", "store", "policy", "dataset", "values", "history"]
 
 @dataclass(frozen=True)
 class Ref:
-    """Marks a field that names an earlier stage (or several) and says which of its artifacts is needed."""
+    """Marks a field that names an earlier stage (or several) and says which of its artifacts is needed.
+
+    `forms` are those of the datasets that it takes; empty: any.
+    """
 
     artifact: Artifact
+    forms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,14 @@ class Stage(BaseModel):
     produces: ClassVar[tuple[Artifact, ...]] = ()
     seeded: ClassVar[bool] = True
     shared: ClassVar[bool] = False
+
+    def forms(self, field: str) -> tuple[str, ...]:
+        """The forms of the datasets that a field takes; empty: any, or it names none."""
+        for name, _, mark in self._marked(Ref):
+            if name == field:
+                forms: tuple[str, ...] = mark.forms
+                return forms
+        return ()
 
     def references(self) -> Iterator[tuple[str, str, Artifact]]:
         """Each (field, stage name, artifact) that the configuration refers to."""

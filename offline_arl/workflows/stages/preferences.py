@@ -31,18 +31,21 @@ class TrainDPO(DPOConfig, PreferenceStage):
     """Direct preference optimization on a dataset of form pairs."""
 
     algorithm: Literal["dpo"]
+    dataset: Annotated[str, Ref("dataset", ("pairs",))]
 
 
 class TrainIPO(IPOConfig, PreferenceStage):
     """Identity preference optimization on a dataset of form pairs."""
 
     algorithm: Literal["ipo"]
+    dataset: Annotated[str, Ref("dataset", ("pairs",))]
 
 
 class TrainSimPO(SimPOConfig, PreferenceStage):
     """SimPO on a dataset of form pairs; `reference` serves the monitors alone."""
 
     algorithm: Literal["simpo"]
+    dataset: Annotated[str, Ref("dataset", ("pairs",))]
 
 
 class TrainKTO(KTOConfig, PreferenceStage):
@@ -52,6 +55,7 @@ class TrainKTO(KTOConfig, PreferenceStage):
     """
 
     algorithm: Literal["kto"]
+    dataset: Annotated[str, Ref("dataset", ("unpaired",))]
     recommended_weights: bool = False
 
 

@@ -63,6 +63,7 @@ class TrainDecisionTransformer(CloningStage):
     """
 
     algorithm: Literal["dt"]
+    dataset: Annotated[str, Ref("dataset", ("return_conditioned",))]
     balance_returns: float = Field(0.0, ge=0, le=1)
 
 
@@ -70,7 +71,7 @@ class ValueStage(Stage):
     """What the stages share that fit value heads to cached hidden states of `policy`."""
 
     kind: Literal["train"]
-    dataset: Annotated[str, Ref("dataset")]
+    dataset: Annotated[str, Ref("dataset", ("transitions",))]
     policy: Annotated[str, Ref("policy")]
     dtype: Dtype = "float32"
     features: FeatureConfig = FeatureConfig()
@@ -113,7 +114,7 @@ class TokenValueStage(Stage):
     """
 
     kind: Literal["train"]
-    dataset: Annotated[str, Ref("dataset")]
+    dataset: Annotated[str, Ref("dataset", ("transitions",))]
     policy: Annotated[str, Ref("policy")]
     dtype: Dtype = "float32"
 
@@ -169,13 +170,25 @@ class Online(GrpoConfig, Stage):
     environment: str
     critic: Annotated[str | None, Ref("values")] = None
     feature_policy: Annotated[str | None, Ref("policy")] = None
-    replay: Annotated[str | None, Ref("dataset")] = None
+    replay: Annotated[str | None, Ref("dataset", ("bc", "filtered_bc", "return_conditioned"))] = None
     tasks: int = Field(2000, ge=1)  # training tasks to draw from
     validation_tasks: int = Field(100, ge=1)  # for the gate, and to choose the policy that is kept
     safety: SafetyConfig | None = None
 
     produces: ClassVar[tuple[Artifact, ...]] = ("policy", "store", "history")
     shared: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _check_gate(self) -> Self:
+        """A gate that can only refuse is told before anything is played."""
+        if self.gate is not None and self.validation_tasks < self.gate.minimum_tasks:
+            raise ValueError(
+                f"validation_tasks is {self.validation_tasks} and the gate needs gate.minimum_tasks, "
+                f"{self.gate.minimum_tasks}: set validation_tasks={self.gate.minimum_tasks}, or "
+                f"gate.minimum_tasks={self.validation_tasks} to judge by fewer, or gate=null to start without a gate "
+                "(each with --set)"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_read(self) -> Self:

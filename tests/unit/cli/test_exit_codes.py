@@ -212,9 +212,9 @@ def test_steps_are_found_by_the_beginning_of_an_id(here: Command, finished: tupl
 
 
 def test_what_the_system_refuses_is_one_line(here: Command, tmp_path: Path) -> None:
-    done = here(
-        "train", "bc", "--dataset", tmp_path, "--policy", tmp_path, "--output", tmp_path / ("a" * 300), "--json"
-    )
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    policy, output = tmp_path / "config.json", tmp_path / ("a" * 300)
+    done = here("evaluate", "--policy", f"bc={policy.parent}", "--output", output, "--json")
     assert "File name too long" in done.json["error"]
     assert done.stderr.count("\n") == 1
     (tmp_path / "run/pipeline.json").mkdir(parents=True)

@@ -154,7 +154,7 @@ def test_the_gate_refuses_a_policy_that_hardly_succeeds(lookup_policy: Path, tmp
             config(gate=GateConfig(minimum_success=0.99, minimum_tasks=30)),
             validation_tasks=VALIDATION,
         )
-    with pytest.raises(GateError, match="needs 100"):
+    with pytest.raises(GateError, match=r"needs 100 validation tasks, and there are 30; .* gate\.minimum_tasks=30"):
         run(lookup_policy, tmp_path, config(gate=GateConfig()), validation_tasks=VALIDATION)
 
 

@@ -106,7 +106,9 @@ def test_set_reaches_into_a_configuration_that_may_be_left_out(file: Path) -> No
     assert isinstance(grpo, Online)
     assert grpo.gate is not None
     assert grpo.gate.minimum_success == 0.5
-    with pytest.raises(UsageError, match=r"'stages\.grpo\.gate\.minimum_succes'; did you mean minimum_success"):
+    with pytest.raises(
+        UsageError, match=r"'stages\.grpo\.gate\.minimum_succes'; did you mean stages\.grpo\.gate\.minimum_success "
+    ):
         load_pipeline(path, ["stages.grpo.gate.minimum_succes=0.5"])
 
 
@@ -118,9 +120,12 @@ def test_the_last_of_two_settings_of_a_key_wins(file: Path) -> None:
     ("override", "words"),
     [
         ("sed=1", ["unknown key 'sed'", "did you mean seed"]),
-        ("stages.bcc.learning_rate=1", ["unknown key 'stages.bcc'", "did you mean bc"]),
-        ("stages.bc.learningrate=1", ["unknown key 'stages.bc.learningrate'", "did you mean learning_rate"]),
-        ("stages.data.rewards.step_costs=1", ["'stages.data.rewards.step_costs'", "did you mean step_cost"]),
+        ("stages.bcc.learning_rate=1", ["unknown key 'stages.bcc'", "did you mean stages.bc?"]),
+        ("stages.bc.learningrate=1", ["unknown key 'stages.bc.learningrate'", "did you mean stages.bc.learning_rate?"]),
+        (
+            "stages.data.rewards.step_costs=1",
+            ["'stages.data.rewards.step_costs'", "did you mean stages.data.rewards.step_cost?"],
+        ),
         ("stages.bc.algorithm=iql", ["'stages.bc.values' is missing"]),
         ("stages.bc.kind=trainn", ["stages.bc is of no known kind", "train (algorithm bc|filtered_bc)"]),
         ("stages.data.form=bcc", ["stages.data is of no known kind", "dataset (form bc|filtered_bc", "(form pairs)"]),
@@ -215,3 +220,62 @@ def test_one_stage_is_parsed_and_changed_like_a_file() -> None:
         parse_stage(raw, ["epoch=1"], where="iql")
     with pytest.raises(UsageError, match="iql: max_weight: input should be greater than 0, not 0"):
         parse_stage(raw, ["max_weight=0"], where="iql")
+
+
+ONLINE = {"kind": "online", "algorithm": "grpo", "policy": "p", "environment": "support_desk"}
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("curriculum=true", "online: curriculum: is a block of settings, not True; write {} or {levels: 3} or null"),
+        ("gate=0.2", "online: gate: is a block of settings, not 0.2; write {} or {minimum_success: 0.2} or null"),
+        ("length=200", "online: length: is a block of settings, not 200; write {free: 200, limit: 400} or null"),
+        ("stop=10", "online: stop: is a block of settings, not 10; write {} or {environment_steps: 50000}"),
+        ("curriculum.level=3", "online: unknown key 'curriculum.level'; did you mean curriculum.levels?"),
+        ("curriculum={level: 3}", "online: unknown key 'curriculum.level'; did you mean curriculum.levels?"),
+        ("levels=3", "online: unknown key 'levels'; did you mean curriculum.levels?"),
+        ("minimum_tasks=3", "online: unknown key 'minimum_tasks'; did you mean gate.minimum_tasks?"),
+        (
+            "validation_tasks=40",
+            "validation_tasks is 40 and the gate needs gate.minimum_tasks, 100: set validation_tasks=100",
+        ),
+    ],
+)
+def test_blocks_of_settings_and_what_is_in_them_are_named_as_they_are_written(override: str, told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_stage(ONLINE, [override], where="online")
+    assert told in str(caught.value)
+
+
+def test_a_gate_that_judges_by_fewer_tasks_or_none_takes_fewer() -> None:
+    for settings in (["gate.minimum_tasks=40"], ["gate=null"]):
+        assert parse_stage(ONLINE, ["validation_tasks=40", *settings], where="online")
+
+
+@pytest.mark.parametrize(
+    ("stage", "told"),
+    [
+        (
+            {**ONLINE, "policy": "bc", "replay": "transitions"},
+            "stages.last.replay: 'transitions' makes a dataset of form transitions, and replay takes bc or filtered_bc "
+            "or return_conditioned",
+        ),
+        (
+            {"kind": "train", "algorithm": "iql_values", "dataset": "data", "policy": "bc"},
+            "stages.last.dataset: 'data' makes a dataset of form bc, and dataset takes transitions",
+        ),
+        ({"kind": "train", "algorithm": "dpo", "dataset": "data", "policy": "bc"}, "and dataset takes pairs"),
+        (
+            {"kind": "train", "algorithm": "dt", "dataset": "data", "policy": "bc"},
+            "and dataset takes return_conditioned",
+        ),
+    ],
+)
+def test_a_dataset_of_another_form_is_told_before_anything_runs(
+    file: Path, stage: dict[str, object], told: str
+) -> None:
+    transitions = {"kind": "dataset", "form": "transitions", "store": "store", "policy": "start"}
+    with pytest.raises(UsageError) as caught:
+        load_pipeline(changed(file, transitions=transitions, last=stage))
+    assert told in str(caught.value)

@@ -37,7 +37,7 @@ def test_a_dataset_for_another_tokenizer_is_refused(built: dict[str, Path], tmp_
     with pytest.raises(DataError, match=r"two/dataset: was built for another tokenizer .* build it again"):
         run_stage(raw, {"dataset": built["two"], "policy": built["one"]}, tmp_path / "bc", name="bc")
     assert not list(tmp_path.glob("*bc*"))
-    run_stage(raw, {"dataset": built["one"], "policy": built["one"]}, tmp_path / "bc", name="bc")
+    run_stage(raw, {"dataset": str(built["one"]), "policy": str(built["one"])}, str(tmp_path / "bc"), name="bc")
     assert (tmp_path / "bc/policy/model.safetensors").exists()
 
 
