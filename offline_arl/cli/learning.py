@@ -188,7 +188,10 @@ def evaluate(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Run policies on tasks that no training saw, greedily and at temperature 1."""
+    """Run policies on tasks that no training saw, greedily and at temperature 1.
+
+    Writes OUTPUT/results.json, OUTPUT/summary.md and the episodes; compare reads them.
+    """
     raw: dict[str, Any] = {
         "kind": "evaluate", "environment": environment, "tasks": tasks, "split": split, "backend": backend,
     }  # fmt: skip
@@ -228,7 +231,11 @@ def online(
     processes: Processes = 1,
     json: Json = False,
 ) -> None:
-    """Improve a policy by GRPO on its own rollouts in an environment; an interrupted training goes on."""
+    """Improve a policy by GRPO on its own rollouts in an environment; an interrupted training goes on.
+
+    Policy, critic and replay may be folders that a command or a stage of a pipeline made. docs/online.md lists the
+    settings, and says how to train further from a result.
+    """
     raw: dict[str, Any] = {"kind": "online", "algorithm": "grpo", "environment": environment, "backend": backend}
     inputs = {"policy": policy, "critic": critic, "feature_policy": feature_policy, "replay": replay}
     _run_stage("online", "grpo", raw, inputs, output, settings, seed=seed, processes=processes, as_json=json)

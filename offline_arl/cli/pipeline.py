@@ -81,10 +81,13 @@ def run(
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="OUTPUT...", help="Output folders of run.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="OUTPUT...", help="Output folders of run or evaluate.")],
     json: Json = False,
 ) -> None:
-    """Compare policies over several runs (seeds) of one pipeline, paired over tasks, with 95 % intervals."""
+    """Compare the policies of one or several runs (seeds) of a pipeline or of evaluate, paired over tasks.
+
+    Differences of all pairs have 95 % intervals.
+    """
     from offline_arl.workflows.compare import compare_runs
 
     with Output(as_json=json) as out:

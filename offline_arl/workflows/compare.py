@@ -13,7 +13,7 @@ import polars as pl
 from offline_arl.errors import DataError, UsageError
 from offline_arl.evaluation.intervals import Estimate, bootstrap_mean, paired_bootstrap
 
-EPISODES = "stages/*/episodes.parquet"
+EPISODES = ("stages/*/episodes.parquet", "episodes.parquet")  # of a pipeline's run, and of an evaluation alone
 
 
 class Comparison(NamedTuple):
@@ -41,7 +41,7 @@ def compare_runs(runs: Sequence[str | Path], *, seed: int = 0) -> RunComparison:
     runs differ among themselves is in the values by seed.
 
     Args:
-        runs: Output folders of `offline-arl run`, each with an evaluation stage.
+        runs: Output folders of `offline-arl run`, each with an evaluation stage, or of `offline-arl evaluate`.
         seed: Of the bootstrap.
 
     Raises:
@@ -54,7 +54,9 @@ def compare_runs(runs: Sequence[str | Path], *, seed: int = 0) -> RunComparison:
     keys = [set(frame.select("policy", "sampled").unique().rows()) for frame in frames]
     shared = set.intersection(*keys)
     if not shared:
-        raise DataError("the runs share no policy; compare runs of the same pipeline")
+        raise DataError(
+            "the runs share no policy; compare runs of the same pipeline, or evaluate the policies in one command"
+        )
     order = [key for key in frames[0].select("policy", "sampled").unique(maintain_order=True).rows() if key in shared]
     generator = np.random.default_rng(seed)
     success: dict[tuple[str, str], tuple[Estimate, list[float]]] = {}
@@ -72,9 +74,11 @@ def compare_runs(runs: Sequence[str | Path], *, seed: int = 0) -> RunComparison:
 
 
 def _episodes(run: Path) -> pl.DataFrame:
-    found = sorted(run.glob(EPISODES))
+    found = sorted(path for pattern in EPISODES for path in run.glob(pattern))
     if not found:
-        raise DataError(f"{run}: no evaluation there; give the output folder of a run with an evaluate stage")
+        raise DataError(
+            f"{run}: no evaluation there; give the output folder of a run with an evaluate stage, or of evaluate"
+        )
     return pl.concat([pl.read_parquet(path) for path in found]).filter(pl.col("success").is_not_null())
 
 

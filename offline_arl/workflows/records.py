@@ -6,10 +6,11 @@ import hashlib
 import json
 import logging
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import offline_arl
 from offline_arl.workflows.context import StageOutputs, estimate_from
@@ -69,6 +70,31 @@ def installed_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+def results_of(name: str, seed: int, records: Iterable[StageRecord]) -> dict[str, Any]:
+    """The content of `results.json`. Where two stages report a metric of the same name, the later one's counts.
+
+    Args:
+        name: Of the pipeline, or of the stage that was done on its own.
+        seed: Of the run.
+        records: Of its stages, in order.
+    """
+    metrics: dict[str, Any] = {}
+    seconds = {}
+    backend = None
+    for record in records:
+        metrics.update({metric: value.as_dict() for metric, value in record.outputs.metrics.items()})
+        seconds[record.name] = record.seconds
+        backend = record.outputs.backend or backend
+    return {
+        "pipeline": name,
+        "seed": seed,
+        "metrics": metrics,
+        "seconds": seconds,
+        "versions": installed_versions(),
+        "backend": backend,
+    }
 
 
 def write_record(folder: Path, record: StageRecord, stage: Stage) -> None:

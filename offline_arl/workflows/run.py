@@ -22,7 +22,7 @@ from offline_arl.workflows.context import Progress, StageContext, Tell, no_progr
 from offline_arl.workflows.dispatch import check_ready
 from offline_arl.workflows.files import locked, told_refusals, write_json, write_text
 from offline_arl.workflows.launch import perform
-from offline_arl.workflows.records import StageRecord, installed_versions, read_record, stage_key, write_record
+from offline_arl.workflows.records import StageRecord, read_record, results_of, stage_key, write_record
 from offline_arl.workflows.stages import Artifact, Stage
 from offline_arl.workflows.summary import summarize
 
@@ -99,7 +99,7 @@ def run_pipeline(
             else:
                 _tell(observe, name, "skip", record.seconds)
             records[name] = record
-        results = _results(pipeline, records)
+        results = results_of(pipeline.name, pipeline.seed, records.values())
         write_json(output / "results.json", results)
         write_text(output / "summary.md", summarize(pipeline, results, list(records.values()), output))
     return RunResult(output, results, tuple(records.values()), tuple(executed))
@@ -147,23 +147,6 @@ def _execute(
     context.forget_checkpoints()
     logger.info("stage %s took %.1f s", name, record.seconds)
     return record
-
-
-def _results(pipeline: Pipeline, records: Mapping[str, StageRecord]) -> dict[str, Any]:
-    """The content of `results.json`. Where two stages report a metric of the same name, the later one's counts."""
-    metrics: dict[str, Any] = {}
-    backend = None
-    for record in records.values():
-        metrics.update({name: metric.as_dict() for name, metric in record.outputs.metrics.items()})
-        backend = record.outputs.backend or backend
-    return {
-        "pipeline": pipeline.name,
-        "seed": pipeline.seed,
-        "metrics": metrics,
-        "seconds": {name: record.seconds for name, record in records.items()},
-        "versions": installed_versions(),
-        "backend": backend,
-    }
 
 
 def _check_free(output: Path) -> None:

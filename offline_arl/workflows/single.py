@@ -9,6 +9,7 @@ import glob
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,9 +31,11 @@ from offline_arl.workflows.context import (
     no_tell,
 )
 from offline_arl.workflows.dispatch import check_model, check_ready, stage_function
-from offline_arl.workflows.files import artifact_in, artifacts_below, run_of, told_refusals, write_json
+from offline_arl.workflows.files import artifact_in, artifacts_below, run_of, told_refusals, write_json, write_text
 from offline_arl.workflows.launch import ALONE, Launched, check_processes, follow, perform
+from offline_arl.workflows.records import StageRecord, results_of
 from offline_arl.workflows.stages import Artifact, InitialPolicy, Stage
+from offline_arl.workflows.summary import summarize_stage
 
 _A: dict[Artifact, str] = {
     "logs": "logs", "store": "a store", "policy": "a policy", "dataset": "a dataset", "values": "value heads",
@@ -58,7 +61,7 @@ def run_stage(
     processes: int = 1,
     launched: Launched = ALONE,
 ) -> StageOutputs:
-    """Run one stage into a new folder.
+    """Run one stage into a new folder, with `results.json` and `summary.md` as a pipeline's run has them.
 
     A stage that was interrupted after a checkpoint goes on from it when the same is asked for again; until then the
     checkpoints lie in `OUTPUT.training`. The same with other settings is refused as long as they do.
@@ -108,6 +111,7 @@ def run_stage(
     with new_folder(output) as work:
         if stage.shared:
             _claim(lasting, stage, context)
+        began = time.perf_counter()
         try:
             outputs = perform(stage, replace(context, folder=work), processes=processes)
         except BaseException as error:
@@ -115,6 +119,11 @@ def run_stage(
             if refused or (lasting.is_dir() and os.listdir(lasting) == [_REQUEST_NAME]):  # nothing has begun
                 shutil.rmtree(lasting, ignore_errors=True)
             raise
+        kind = stage.model_dump()["kind"]
+        record = StageRecord(name, kind, "", outputs, round(time.perf_counter() - began, 3))
+        results = results_of(name, seed, [record])
+        write_json(work / "results.json", results)
+        write_text(work / "summary.md", summarize_stage(stage, results, record, output))
         (lasting / _REQUEST_NAME).unlink(missing_ok=True)
         context.forget_checkpoints()
         if lasting.is_dir():

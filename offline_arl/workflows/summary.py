@@ -1,4 +1,4 @@
-"""The readable account of a run: `summary.md`."""
+"""The readable account of a run, or of one stage that was done on its own: `summary.md`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from offline_arl.workflows.config import Pipeline
+from offline_arl.workflows.next_steps import pipeline_steps, stage_steps
 from offline_arl.workflows.records import StageRecord
+from offline_arl.workflows.stages import Stage
 
 MetricDict = Mapping[str, float | None]
 
@@ -24,6 +26,20 @@ _OUTCOMES = {
 }
 # Paired differences are of two policies, so they have a table of their own.
 _GAINS = {"success_gain": "greedy", "success_gain_sampled": "sampled"}
+# What the rows of the table "How they act" mean; docs/cli.md says the same.
+MEASURES = {
+    "steps": "messages of the agent in an attempt, on average",
+    "call rate": "share of these messages that call a tool",
+    "tool call accuracy": "share of the calls that fit the tools and their schemas and were answered without an error",
+    "invalid action rate": "share of the messages with a call that is malformed, unknown or against its schema, or "
+    "that the environment rejected",
+    "truncation rate": "share of the attempts that a limit cut off",
+    "infrastructure errors": "attempts that failed for reasons of the harness and count nowhere else",
+    "judged": "share of the attempts with a verdict; success is of these",
+    "miss rate": "share of the calls that a replay environment has no recording of",
+    "whole rate": "share of the attempts without such a call",
+    "sync difference": "largest difference of a token's logprob between sampler and trainer, in nats",
+}
 # Followed by the share of the attempt in percent.
 _EARLY, _EARLY_GAIN = "success_auc_", "success_auc_gain_"
 
@@ -123,15 +139,34 @@ def _is_count(metric: MetricDict) -> bool:
 
 def summarize(pipeline: Pipeline, results: Mapping[str, Any], records: Sequence[StageRecord], output: Path) -> str:
     """The text of `summary.md`: what was done, what came out, and how to go on."""
+    folders = {record.name: Path("stages", record.name) for record in records}
+    lines = _account(pipeline.name, pipeline.description, results, records, folders)
+    return "\n".join([*lines, *pipeline_steps(pipeline, records, output)]) + "\n"
+
+
+def summarize_stage(stage: Stage, results: Mapping[str, Any], record: StageRecord, output: Path) -> str:
+    """The text of `summary.md` of a stage that was done on its own."""
+    lines = _account(record.name, "", results, [record], {record.name: Path()})
+    return "\n".join([*lines, *stage_steps(stage, record, output)]) + "\n"
+
+
+def _account(
+    title: str,
+    description: str,
+    results: Mapping[str, Any],
+    records: Sequence[StageRecord],
+    folders: Mapping[str, Path],
+) -> list[str]:
+    """All but how to go on; `folders` are those of the stages, as seen from the output."""
     metrics = results["metrics"]
-    lines = [f"# {pipeline.name}", ""]
-    if pipeline.description:
-        lines += [pipeline.description.strip(), ""]
+    lines = [f"# {title}", ""]
+    if description:
+        lines += [description.strip(), ""]
     rollouts = f"rollouts by {results['backend']}" if results["backend"] else "no rollouts"
-    lines += [f"Seed {pipeline.seed}; {rollouts}.", ""]
+    lines += [f"Seed {results['seed']}; {rollouts}.", ""]
     tables = all_tables(metrics)
-    for title, (header, rows) in tables:
-        lines += [f"## {title}", "", *_markdown(header, rows), ""]
+    for name, (header, rows) in tables:
+        lines += [f"## {name}", "", *_markdown(header, rows), "", *_explained(header, rows)]
     if tables:
         lines += ["In brackets: 95 % intervals.", ""]
     found = counts(metrics)
@@ -142,40 +177,24 @@ def summarize(pipeline: Pipeline, results: Mapping[str, Any], records: Sequence[
             *_markdown(["what", "count"], [[name, number(value)] for name, value in found.items()]),
             "",
         ]
-    done = [[record.name, record.kind, f"{record.seconds:.1f}", _where(record)] for record in records]
+    done = [
+        [record.name, record.kind, f"{record.seconds:.1f}", _where(record, folders[record.name])] for record in records
+    ]
     lines += ["## What was done", "", *_markdown(["stage", "kind", "seconds", "made"], done), ""]
     notes = [f"- {record.name}: {note}" for record in records for note in record.outputs.notes]
     if notes:
         lines += [*notes, ""]
-    lines += ["## How to go on", "", *_next_steps(pipeline, records, output)]
-    return "\n".join(lines) + "\n"
+    return [*lines, "## How to go on", ""]
 
 
-def _where(record: StageRecord) -> str:
-    return ", ".join(f"{kind}: `stages/{record.name}/{path}`" for kind, path in record.outputs.artifacts.items())
+def _explained(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """What the measures of a table mean, where they are not plain."""
+    told = [f"- {row[0]}: {MEASURES[row[0]]}" for row in rows if row[0] in MEASURES] if header[0] == "measure" else []
+    return [*told, ""] if told else []
 
 
-def _next_steps(pipeline: Pipeline, records: Sequence[StageRecord], output: Path) -> list[str]:
-    """Commands that use what the run made."""
-    paths = {
-        (kind, record.name): output / "stages" / record.name / path
-        for record in records
-        for kind, path in record.outputs.artifacts.items()
-    }
-    stores = [path for (kind, _), path in paths.items() if kind == "store"]
-    policies = [(name, path) for (kind, name), path in paths.items() if kind == "policy"]
-    lines = ["- The same command again does only what changed; `--set seed=1` runs another seed."]
-    if stores:
-        lines.append(f"- Look at the trajectories: `offline-arl show {stores[0]}`")
-    if policies:
-        name, path = policies[-1]
-        evaluate = f"`offline-arl evaluate --policy {name}={path} --output DIR"
-        if any(hasattr(stage, "environment") for stage in pipeline.stages.values()):
-            lines.append(f"- Evaluate a policy: {evaluate}`")
-        else:  # logs from elsewhere: the tasks of the support desk would say nothing about them
-            lines.append(f"- Evaluate a policy in an environment of your own: {evaluate} --environment NAME`")
-        lines.append("- Each policy is a Hugging Face folder; any tool that reads those can serve or train it.")
-    return lines
+def _where(record: StageRecord, folder: Path) -> str:
+    return ", ".join(f"{kind}: `{folder / path}`" for kind, path in record.outputs.artifacts.items())
 
 
 def _cell(metric: MetricDict | None) -> str:

@@ -60,3 +60,14 @@ def test_make_targets_that_are_shown_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     for document in DOCUMENTS:
         assert set(re.findall(r"`make ([a-z-]+)", document.read_text())) <= targets
+
+
+def test_every_setting_of_online_training_is_documented() -> None:
+    """Under its own name, or as a key of its block, in one of the two pages."""
+    from offline_arl.workflows.stages import Online
+
+    text = "".join((ROOT / "docs" / page).read_text() for page in ("online.md", "warm-start.md"))
+    shown = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`\n]+)`", text))))
+    given = {"kind", "algorithm", "policy", "critic", "replay", "environment", "feature_policy"}  # options of their own
+    missing = Online.model_fields.keys() - shown - given
+    assert not missing, f"docs/online.md lacks {sorted(missing)}"

@@ -72,6 +72,18 @@ def test_logs_become_policies_that_are_evaluated(tmp_path: Path, command: Callab
         metrics["success_sampled/iql"]["estimate"] - metrics["success_sampled/bc"]["estimate"]
     )
 
+    results = json.loads((tmp_path / "evaluation/results.json").read_text())
+    assert results["metrics"] == metrics
+    assert (results["pipeline"], results["seed"], results["backend"]) == ("evaluate", 0, "transformers")
+    summary = (tmp_path / "evaluation/summary.md").read_text()
+    assert "## Gain in success over the policy before, paired over tasks" in summary
+    assert "- tool call accuracy: share of the calls that fit the tools" in summary
+    compared = command("compare", tmp_path / "evaluation")
+    for mode, name in (("greedy", "success_gain"), ("sampled", "success_gain_sampled")):
+        assert compared["differences"][f"iql-bc/{mode}"]["estimate"] == pytest.approx(
+            metrics[f"{name}/iql-bc"]["estimate"]
+        )
+
 
 def test_an_output_that_is_not_empty_is_left_as_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     logs, store = tmp_path / "logs.jsonl", tmp_path / "store"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -39,6 +40,16 @@ def test_differences_are_paired_by_task_and_pooled_over_runs(tmp_path: Path) -> 
     # The four tasks that iql wins and bc does not are all the difference: never below 0.
     assert comparison.difference.low >= 0.0
     assert comparison.difference.n == 20
+
+
+def test_an_evaluation_alone_is_read_too(tmp_path: Path) -> None:
+    rows = [(policy, False, f"t{task}", task < solved) for policy, solved in (("a", 2), ("b", 3)) for task in range(4)]
+    run = write(tmp_path / "run", rows)
+    (tmp_path / "alone").mkdir()
+    (episodes,) = run.glob("stages/*/episodes.parquet")
+    shutil.copy(episodes, tmp_path / "alone")
+    (difference,) = compare_runs([tmp_path / "alone"]).differences
+    assert (difference.after, difference.before, difference.difference.estimate) == ("b", "a", 0.25)
 
 
 def test_modes_are_not_mixed_and_unjudged_episodes_do_not_count(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_the_train_command_goes_on_too_and_keeps_what_tensorboard_shows(log: Pat
     assert [line.partition(", from")[0] for line in told] == ["going on after update 8"]
     assert updates.seen == [9, 10, 11, 12]
     assert not (tmp_path / "out.training").exists()
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"policy", "training"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"policy", "training", "results.json", "summary.md"}
     assert any((tmp_path / "out/training/tensorboard").iterdir())
 
 
