@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -85,7 +86,7 @@ class StageContext:
     def input_paths(self) -> dict[str, dict[str, str]]:
         """All inputs as absolute paths, to be written as JSON."""
         return {
-            name: {kind: str(path.absolute()) for kind, path in found.items()} for name, found in self.inputs.items()
+            name: {kind: os.path.abspath(path) for kind, path in found.items()} for name, found in self.inputs.items()
         }
 
     @property

@@ -15,7 +15,6 @@ from offline_arl.models.reranked_policy import require_plain_policy
 from offline_arl.online.config import GrpoConfig
 from offline_arl.online.diagnosis import History
 from offline_arl.online.diagnosis.figures import figures, parts_of
-from offline_arl.online.diagnosis.history import RECENT
 from offline_arl.online.diagnosis.metrics import METRICS_NAME
 from offline_arl.online.diagnosis.setup import Setup
 from offline_arl.online.episode_store import EpisodeStore
@@ -166,10 +165,9 @@ def _notes(result: GrpoResult, setup: Setup) -> tuple[str, ...]:
         f"on {result.backend}; {seconds}"
     ]
     history = History(records=result.history, setup=setup)
-    explained = figures(history).get("explained_variance")
-    parts = parts_of(history)
-    if explained is not None:
-        parts[0] = f"a critic that explains {explained:.3f} of the variance of returns (last {RECENT} steps)"
+    now, parts = figures(history), parts_of(history)
+    if (explained := now.get("explained_variance")) is not None:
+        parts[0] = f"a critic that explains {explained:.3f} of the variance of returns (last {now['over_steps']} steps)"
     if parts:
         notes.append(f"with {', '.join(parts)}")
     if result.start is not None and result.best is not None:

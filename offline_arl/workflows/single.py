@@ -290,7 +290,11 @@ def _artifact(path: str | Path, artifact: Artifact, option: str, forms: Sequence
     found = path / artifact if (path / artifact).is_dir() else path
     kind = artifact_in(found)
     if kind != artifact and artifact in _RECOGNIZED:
-        raise UsageError(f"{option} needs {_A[artifact]}, and {_content(path, found)}; {_others(path, artifact)}")
+        others = _others(path, artifact)
+        if artifact == "store" and kind is None and not others:
+            return found  # opening it says what is missing or damaged
+        remedy = f"name one of {', '.join(map(str, others))}" if others else "name another folder"
+        raise UsageError(f"{option} needs {_A[artifact]}, and {_content(path, found)}; {remedy}")
     if forms:
         made = load_manifest(found).kind
         if made not in {_KIND_OF.get(form, form) for form in forms}:
@@ -309,10 +313,8 @@ def _content(path: Path, found: Path) -> str:
     return f"{found} holds {'nothing of the kind' if kind is None else _A[kind]}"
 
 
-def _others(path: Path, artifact: Artifact) -> str:
+def _others(path: Path, artifact: Artifact) -> list[Path]:
     """Where such an artifact is, below a path or in the run that it lies in."""
     found = artifacts_below(path, artifact) if path.is_dir() else []
     run = run_of(path)
-    if not found and run is not None:
-        found = artifacts_below(run, artifact)
-    return f"name one of {', '.join(map(str, found))}" if found else "name another folder"
+    return found if found or run is None else artifacts_below(run, artifact)

@@ -104,6 +104,7 @@ def test_the_train_command_goes_on_too_and_keeps_what_tensorboard_shows(log: Pat
         run_stage({**raw, "learning_rate": 1e-4}, inputs, tmp_path / "out", name="bc", seed=1, tell=told.append)
     assert told == []
     updates = _Updates()
+    inputs = {name: path / ".." / path.name for name, path in inputs.items()}  # the same from another directory
     run_stage({**raw, "logging_steps": 2}, inputs, tmp_path / "out", name="bc", progress=updates, tell=told.append)
     assert [line.partition(", from")[0] for line in told] == ["going on after update 8"]
     assert updates.seen == [9, 10, 11, 12]
@@ -128,8 +129,7 @@ def test_a_stage_that_fails_before_its_first_checkpoint_leaves_nothing(log: Path
 def test_a_stage_that_cannot_be_shared_refuses_more_processes(log: Path, tmp_path: Path) -> None:
     run_pipeline(_pipeline(log, max_steps=1), tmp_path / "run")
     stages = tmp_path / "run/stages"
-    raw = {"kind": "train", "algorithm": "iql_values"}
-    inputs = {"dataset": stages / "data", "policy": stages / "start"}
+    raw = {"kind": "evaluate", "environment": "support_desk"}
     for options in ({"processes": 2}, {"launched": Launched(1, 2)}):
-        with pytest.raises(UsageError, match="values runs in one process"):
-            run_stage(raw, inputs, tmp_path / "out", name="values", **options)
+        with pytest.raises(UsageError, match="eval runs in one process"):
+            run_stage(raw, {}, tmp_path / "out", name="eval", policies={"bc": stages / "bc"}, **options)

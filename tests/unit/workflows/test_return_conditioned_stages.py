@@ -109,7 +109,7 @@ def test_cloning_does_not_take_a_dataset_with_returns_nor_dt_one_without(finishe
     with pytest.raises(UsageError, match="the rehearsal has returns in its context, which bc would not be asked for"):
         run(finished.output, plain=plain, data=DATA,
             bc={**TRAINED, "algorithm": "bc", "dataset": "plain", "rehearsal": "data"})  # fmt: skip
-    with pytest.raises(UsageError, match="kind bc; dt needs one of the form return_conditioned"):
+    with pytest.raises(UsageError, match="makes a dataset of form bc, and dataset takes return_conditioned"):
         run(finished.output, plain=plain, dt={**TRAINED, "algorithm": "dt", "dataset": "plain"})
 
 
