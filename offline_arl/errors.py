@@ -48,6 +48,16 @@ def reason_of(error: BaseException) -> str:
     return " ".join((words or str(error)).split())
 
 
+def either(names: Sequence[str]) -> str:
+    """Names of which one will do.
+
+    >>> either(["bc", "filtered_bc", "return_conditioned"])
+    'bc, filtered_bc or return_conditioned'
+    """
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
 def alternatives(word: str, known: Sequence[str], *, prefix: str = "") -> str:
     """What the end of a message about an unknown name says: the closest names, or all where none is close.
 

@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from offline_arl.environments.safety_config import SafetyConfig
-from offline_arl.errors import UsageError, alternatives
+from offline_arl.errors import UsageError, alternatives, either
 from offline_arl.trajectories.yaml_text import parse_yaml
 from offline_arl.workflows.stages import STAGE_TYPES, AnyStage, Ingest, Stage, stage_type
 
@@ -74,7 +74,7 @@ class Pipeline(BaseModel):
                 if artifact == "dataset" and forms and form not in forms:
                     raise ValueError(
                         f"stages.{name}.{field}: {reference!r} makes a dataset of form {form}, and {field} takes "
-                        f"{' or '.join(forms)}"
+                        f"{either(forms)}"
                     )
             if isinstance(stage, Ingest) and stage.logs is not None and stage.source is not None:
                 raise ValueError(f"stages.{name} has both 'logs' and 'source'; keep one")

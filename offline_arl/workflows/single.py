@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from offline_arl.datasets.manifest import load_manifest
-from offline_arl.errors import GateError, UsageError
+from offline_arl.errors import GateError, UsageError, either
 from offline_arl.online import config as online_config
 from offline_arl.trainers import config as training_config
 from offline_arl.workflows.config import parse_stage
@@ -299,7 +299,7 @@ def _artifact(path: str | Path, artifact: Artifact, option: str, forms: Sequence
         made = load_manifest(found).kind
         if made not in {_KIND_OF.get(form, form) for form in forms}:
             raise UsageError(
-                f"{option} takes a dataset of the kind {' or '.join(forms)}, and {found} is of the kind {made}; build "
+                f"{option} takes a dataset of the kind {either(forms)}, and {found} is of the kind {made}; build "
                 f"one with: offline-arl build {forms[0].replace('_', '-')}"
             )
     return found

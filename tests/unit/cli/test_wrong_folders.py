@@ -49,7 +49,7 @@ def test_folders_of_another_kind(folders: Path, command: Command, option: str, g
         ("--policy", "run/stages/values", "and {run}/stages/values holds value heads; name one of {policy}"),
         ("--policy", "empty", "and {empty} holds nothing of the kind; name another folder"),
         ("--critic", "run", "--critic needs value heads, .* name one of {run}/stages/values/values"),
-        ("--replay", "transitions", "--replay takes a dataset of the kind bc or filtered_bc or return_conditioned, and "
+        ("--replay", "transitions", "--replay takes a dataset of the kind bc, filtered_bc or return_conditioned, and "
          "{transitions} is of the kind transitions; build one with: offline-arl build bc"),
     ],
 )  # fmt: skip

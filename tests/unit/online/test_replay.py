@@ -219,5 +219,5 @@ def test_datasets_of_another_tokenizer_or_kind_are_refused(dataset: SegmentDatas
         LoggedSuccesses(dataset, CloningConfig(), seed=0, fingerprint="other")
     steps = {name: np.zeros(0, dtype=np.float32) for name in ("steps", "rewards", "terminated", "truncated")}
     rows = [dataclasses.replace(row, n_steps=0, **steps) for row in toy_rows(2)]
-    with pytest.raises(UsageError, match="of kind transitions, this needs bc or return_conditioned"):
+    with pytest.raises(UsageError, match="kind transitions; replay takes bc, filtered_bc or return_conditioned"):
         replay(toy_dataset(tmp_path / "transitions", rows, kind="transitions"))

@@ -258,7 +258,7 @@ def test_a_gate_that_judges_by_fewer_tasks_or_none_takes_fewer() -> None:
     [
         (
             {**ONLINE, "policy": "bc", "replay": "transitions"},
-            "stages.last.replay: 'transitions' makes a dataset of form transitions, and replay takes bc or filtered_bc "
+            "stages.last.replay: 'transitions' makes a dataset of form transitions, and replay takes bc, filtered_bc "
             "or return_conditioned",
         ),
         (
