@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from offline_arl import environments
 from offline_arl.datasets.manifest import load_manifest
 from offline_arl.datasets.segments import SegmentDataset
-from offline_arl.evaluation.intervals import Estimate
+from offline_arl.evaluation.intervals import Estimate, wilson_interval
 from offline_arl.models.reranked_policy import require_plain_policy
 from offline_arl.online.config import GrpoConfig
 from offline_arl.online.diagnosis import History
@@ -152,8 +152,8 @@ def _metrics(result: GrpoResult, name: str) -> dict[str, Estimate]:
     if result.start is not None and result.best is not None:
         for moment, validation in (("start", result.start), ("best", result.best)):
             for kind in ("greedy", "sampled"):
-                value = getattr(validation, kind)
-                metrics[f"validation_{kind}_{moment}/{name}"] = Estimate(value, value, value, validation.n_tasks)
+                successes = round(getattr(validation, kind) * validation.n_tasks)
+                metrics[f"validation_{kind}_{moment}/{name}"] = wilson_interval(successes, validation.n_tasks)
     return metrics
 
 
@@ -175,6 +175,8 @@ def _notes(result: GrpoResult, setup: Setup) -> tuple[str, ...]:
             f"validation, greedy and sampled: {result.start.greedy:.3f} and {result.start.sampled:.3f} at the start, "
             f"{result.best.greedy:.3f} and {result.best.sampled:.3f} at step {result.best.step}, which is kept"
         )
+        if result.best.step == 0:
+            notes.append("nothing was gained: no later policy did better on the validation tasks, so the start is kept")
     if result.stopped is not None:
         notes.append(f"stopped after step {result.history[-1].step}: {result.stopped}")
     notes += [f"{found.kind} at step {found.step}: {found.evidence}; {found.remedy}" for found in result.findings]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 from toys.online_runs import logged_successes, save_values
 from toys.training_history import step_record
 
+from offline_arl.evaluation.intervals import wilson_interval
 from offline_arl.online.config import CloningConfig, CurriculumConfig, GrpoConfig
 from offline_arl.online.diagnosis.setup import Setup
 from offline_arl.online.grpo import GrpoResult
+from offline_arl.online.records import Validation
 from offline_arl.warmstart import WarmStart
-from offline_arl.workflows.online import _identity, _notes
+from offline_arl.workflows.online import _identity, _metrics, _notes
 
 
 def result(*explained: float | None) -> GrpoResult:
@@ -49,6 +52,17 @@ def test_the_end_says_what_the_training_used_and_what_the_critic_explains(
 def test_nothing_is_said_of_parts_that_a_training_does_not_use() -> None:
     setup = Setup.of(GrpoConfig(), critic=False, replay=False)
     assert len(_notes(result(None), setup)) == 1
+
+
+def test_validation_has_intervals_over_its_tasks_and_a_start_that_is_kept_is_told() -> None:
+    start = Validation(0, 0.9, 0.7, 100)
+    metrics = _metrics(replace(result(None), start=start, best=Validation(4, 1.0, 0.8, 100)), "grpo")
+    assert metrics["validation_greedy_start/grpo"] == wilson_interval(90, 100)
+    assert metrics["validation_sampled_best/grpo"] == wilson_interval(80, 100)
+    setup = Setup.of(GrpoConfig(), critic=False, replay=False)
+    for kept, gained in ((start, False), (Validation(4, 1.0, 0.8, 100), True)):
+        notes = _notes(replace(result(None), start=start, best=kept), setup)
+        assert any("nothing was gained" in note for note in notes) is not gained
 
 
 def test_a_warm_start_is_the_same_wherever_it_lies(lookup_policy: Path, tmp_path: Path) -> None:
