@@ -70,7 +70,7 @@ def test_every_objective_trains_from_logs_and_the_policy_samples_attempts(tmp_pa
 
 @pytest.mark.e2e
 def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="kto trains on a dataset of kind unpaired"):
+    with pytest.raises(UsageError, match="makes a dataset of form pairs, and dataset takes unpaired"):
         run_pipeline(pipeline(kto={**QUICK, "algorithm": "kto", "dataset": "pairs"}), tmp_path / "run")
     other = {"kind": "initial_policy", "store": "store", "vocabulary_size": 300}
     wrong = pipeline(bc=other)
