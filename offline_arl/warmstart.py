@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from offline_arl.errors import DataError, GateError
-from offline_arl.models.places import located, seen_from
 from offline_arl.rollouts.episode import Episode
+from offline_arl.trajectories.places import located, seen_from
 
 FILE_NAME = "warm_start.json"
 MINIMUM_SUCCESS = 0.30

@@ -10,18 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from offline_arl.errors import UsageError, reason_of
-from offline_arl.models.places import located, seen_from
 from offline_arl.optional import require
+from offline_arl.trajectories.places import located, seen_from
 
 CONFIG_NAME = "adapter_config.json"
-_BASE_NAME = (
-    "base_model.json"  # where the base model lies as seen from the adapters; PEFT's own file has no place for it
-)
+_BASE_NAME = "base_model.json"  # where the base model lies as seen from here; PEFT's own file has no place for it
 
 
 def is_adapter(name_or_path: str | Path) -> bool:
     """Whether a folder holds adapters instead of a whole model."""
     return (Path(name_or_path) / CONFIG_NAME).is_file()
+
+
+def is_model_folder(folder: str | Path) -> bool:
+    """Whether a folder holds the configuration of a model or of adapters."""
+    return (Path(folder) / "config.json").is_file() or is_adapter(folder)
 
 
 def adapter_base(folder: str | Path) -> str:

@@ -9,9 +9,10 @@ import msgspec
 from torch import nn
 
 from offline_arl.errors import DataError, reason_of
-from offline_arl.models.places import is_model_folder, located
+from offline_arl.models.adapters import is_model_folder
 from offline_arl.models.policy import policy_fingerprint
 from offline_arl.models.value_heads import CONFIG_NAME, WEIGHTS_NAME, ValueHeads, load_heads, save_heads
+from offline_arl.trajectories.places import located
 
 RECORD_NAME = "values.json"
 CARD_NAME = "README.md"

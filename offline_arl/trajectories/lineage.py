@@ -15,7 +15,8 @@ from typing import Literal
 
 import msgspec
 
-from offline_arl.errors import DataError
+from offline_arl.errors import DataError, reason_of
+from offline_arl.trajectories.places import located, seen_from
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +42,7 @@ class Derived(msgspec.Struct, frozen=True):
 
     def locate(self, store: Path) -> Path | None:
         """Where it lies; None where it is gone. What was moved together with the store is found beside it."""
-        for path in (Path(os.path.normpath(store.absolute() / self.relative)), Path(self.path)):
-            if path.exists():
-                return path
-        return None
+        return located(store, self.path, self.relative)
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -63,15 +61,15 @@ def remember_derived(store: Path, kind: DerivedKind, path: Path) -> StoreReferen
         None where the store cannot be written, so that it will not know.
     """
     folder, place = store.absolute(), path.absolute()
-    entry = Derived(kind, str(place), os.path.relpath(place, folder), datetime.now(UTC).isoformat(timespec="seconds"))
+    entry = Derived(kind, str(place), seen_from(folder, place), datetime.now(UTC).isoformat(timespec="seconds"))
     try:
         own_id = _made_id(folder)
         _append(folder / FILE, entry)
     except (OSError, DataError) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = reason_of(error)
         logger.warning("%s: cannot be written (%s), so deletion will not reach %s", folder / FILE, reason, place)
         return None
-    return StoreReference(own_id, str(folder), os.path.relpath(folder, place))
+    return StoreReference(own_id, str(folder), seen_from(place, folder))
 
 
 def derived_from(store: Path) -> list[Derived]:

@@ -10,6 +10,7 @@ from offline_arl import environments
 from offline_arl.environments.protocol import KnowsTargetReturns
 from offline_arl.errors import DataError, MissingDependencyError, UsageError
 from offline_arl.logs.adapter import adapter_named
+from offline_arl.models.adapters import is_model_folder
 from offline_arl.optional import available
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import (
@@ -132,7 +133,7 @@ def check_model(model: str, *, where: str) -> None:
     """
     folder = Path(model).expanduser()
     if folder.is_dir():
-        if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+        if not is_model_folder(folder):
             raise UsageError(
                 f"{where}: {model} holds neither config.json nor adapter_config.json, so it is no Hugging Face model "
                 "folder"

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from offline_arl.errors import DataError, OfflineArlError, UsageError
+from offline_arl.models.adapters import is_adapter
 from offline_arl.workflows.stages import Artifact
 
+CLAIM_NAME = "pipeline.json"  # in the output folder of a pipeline's run: whose it is
 _DEPTH = 4  # folders below a run in which artifacts are looked for
 
 
@@ -41,7 +43,7 @@ def artifact_in(folder: Path) -> Artifact | None:
     if (folder / "values.json").is_file():
         return "values"
     manifest, model = _object_in(folder / "manifest.json"), _object_in(folder / "config.json")
-    if "model_type" in model or (folder / "adapter_config.json").is_file():
+    if "model_type" in model or is_adapter(folder):
         return "policy"
     return "store" if "store_format" in manifest else "dataset" if "kind" in manifest else None
 
@@ -63,7 +65,7 @@ def artifacts_below(folder: Path, artifact: Artifact, *, most: int = 5) -> list[
 def run_of(path: Path) -> Path | None:
     """The folder of the pipeline's run that a path lies in; None where it is in none."""
     parents = (path, *path.parents)
-    return next((folder for folder in parents if (folder / "pipeline.json").is_file()), None)
+    return next((folder for folder in parents if (folder / CLAIM_NAME).is_file()), None)
 
 
 def _object_in(path: Path) -> dict[str, Any]:

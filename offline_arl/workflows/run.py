@@ -20,7 +20,7 @@ from offline_arl.errors import UsageError
 from offline_arl.workflows.config import Pipeline
 from offline_arl.workflows.context import Progress, StageContext, Tell, no_progress, no_tell
 from offline_arl.workflows.dispatch import check_ready
-from offline_arl.workflows.files import locked, told_refusals, write_json, write_text
+from offline_arl.workflows.files import CLAIM_NAME, locked, told_refusals, write_json, write_text
 from offline_arl.workflows.launch import perform
 from offline_arl.workflows.records import StageRecord, read_record, results_of, stage_key, write_record
 from offline_arl.workflows.stages import Artifact, Stage
@@ -28,7 +28,6 @@ from offline_arl.workflows.summary import summarize
 
 logger = logging.getLogger(__name__)
 
-CLAIM_NAME = "pipeline.json"  # in the output folder: whose it is
 LASTING_NAME = "training"  # in the output folder: checkpoints of what was interrupted, TensorBoard's events
 
 

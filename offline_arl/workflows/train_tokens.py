@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from offline_arl.models.places import seen_from
 from offline_arl.models.policy import policy_fingerprint
 from offline_arl.trainers import token_values
 from offline_arl.trainers.config import TokenCQLConfig, TokenIQLConfig
 from offline_arl.trainers.run import RunFolders
 from offline_arl.trainers.token_record import save_token_values
 from offline_arl.trainers.value_record import ValueRecord
+from offline_arl.trajectories.places import seen_from
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import TrainTokenIQLValues, TrainTokenValues, part_of
 from offline_arl.workflows.train_policies import dataset_and_policy

@@ -11,7 +11,6 @@ import torch
 from offline_arl.datasets.segments import SegmentDataset
 from offline_arl.evaluation.intervals import Estimate
 from offline_arl.models.features import StepFeatures
-from offline_arl.models.places import seen_from
 from offline_arl.models.policy import policy_fingerprint
 from offline_arl.models.value_heads import ValueHeads
 from offline_arl.rendering import Renderer
@@ -21,6 +20,7 @@ from offline_arl.trainers.step_features import compute_features
 from offline_arl.trainers.value import ValueResult, fit_values
 from offline_arl.trainers.value_quality import value_quality
 from offline_arl.trainers.value_record import ValueRecord, save_values
+from offline_arl.trajectories.places import seen_from
 from offline_arl.workflows.alternatives import propose_alternatives
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import TrainCQLValues, TrainIQLValues, TrainValues, part_of

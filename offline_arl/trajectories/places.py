@@ -1,4 +1,4 @@
-"""Where a model lies that something else was made from: its path, and its path as seen from what was made.
+"""Where something lies that belongs to something else: its path, and its path as seen from that.
 
 What was moved or renamed together is found by the second, what was moved away by the first.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-
-_MODEL_FILES = ("config.json", "adapter_config.json")
 
 
 def seen_from(folder: str | Path, path: str | Path) -> str:
@@ -30,8 +28,3 @@ def located(folder: str | Path, path: str | Path, relative: str | None) -> Path 
     """
     beside = None if relative is None else Path(os.path.normpath(Path(folder).absolute() / relative))
     return next((place for place in (beside, Path(path)) if place is not None and place.exists()), None)
-
-
-def is_model_folder(folder: str | Path) -> bool:
-    """Whether a folder holds the configuration of a model or of adapters."""
-    return any((Path(folder) / name).is_file() for name in _MODEL_FILES)

@@ -10,8 +10,8 @@ import pytest
 
 from offline_arl.errors import DataError
 from offline_arl.models.adapters import adapter_base, remember_base
-from offline_arl.models.places import located, seen_from
 from offline_arl.trainers.value_record import RECORD_NAME, find_policy
+from offline_arl.trajectories.places import located, seen_from
 from offline_arl.warmstart import WarmStart
 
 RECORD = {
