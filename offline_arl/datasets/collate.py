@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offline_arl.datasets.segments import SegmentRow
+from offline_arl.datasets.segments import SegmentRow, steps_of
 from offline_arl.errors import DataError
 
 StepWeights = Mapping[tuple[str, int], float]  # (trajectory_id, step) -> weight
@@ -91,7 +91,7 @@ def row_token_weights(row: SegmentRow, step_weights: StepWeights | None) -> NDAr
     if step_weights is None:
         return row.action_mask.astype(np.float32)
     weights = np.zeros(len(row), dtype=np.float32)
-    for step in np.unique(row.step_index[row.action_mask]):
+    for step in steps_of(row):
         weight = weight_of_step((row.trajectory_id, int(step)), step_weights)
         weights[row.step_index == step] = weight
     return weights

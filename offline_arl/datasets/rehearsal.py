@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_arl.datasets.collate import StepWeights
-from offline_arl.datasets.segments import SegmentDataset, SegmentRow
+from offline_arl.datasets.segments import SegmentDataset, SegmentRow, steps_of
 from offline_arl.errors import DataError
 
 _MARK = "rehearsal\0"  # before the ids of rehearsed attempts, which may be those of the training data themselves
@@ -80,9 +80,5 @@ class RehearsedSegments(Sequence[SegmentRow]):
         if of_dataset is None:
             return None
         rehearsed = (self[position] for position in range(len(self._dataset), len(self)))
-        added = {
-            (row.trajectory_id, int(step)): 1.0
-            for row in rehearsed
-            for step in np.unique(row.step_index[row.action_mask])
-        }
+        added = {(row.trajectory_id, int(step)): 1.0 for row in rehearsed for step in steps_of(row)}
         return {**of_dataset, **added}

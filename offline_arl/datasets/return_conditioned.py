@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from offline_arl.datasets.manifest import DatasetManifest
 from offline_arl.datasets.return_conditioning import ReturnConditioning
-from offline_arl.datasets.segments import SegmentRenderer, SegmentWriter
-from offline_arl.datasets.transitions import scored_rows, steps_of
+from offline_arl.datasets.segments import SegmentRenderer, SegmentWriter, steps_of
+from offline_arl.datasets.transitions import scored_rows
 from offline_arl.errors import DataError, UsageError
 from offline_arl.rewards.returns import reward_to_go
 from offline_arl.trajectories.schema import Trajectory

@@ -112,6 +112,11 @@ class SegmentRow:
         return len(self.token_ids)
 
 
+def steps_of(row: SegmentRow) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """[S] the steps whose action tokens are in a row, ascending."""
+    return np.unique(row.step_index[row.action_mask]).astype(np.int32)
+
+
 def success_of(outcome: Outcome) -> bool | None:
     """Whether an attempt succeeded: the scorer's verdict, else a score of at least 1; None where unscored.
 
@@ -160,7 +165,7 @@ class SegmentWriter(DatasetWriter):
         for row in rows:
             self.counts["tokens"] += len(row)
             self.counts["action_tokens"] += int(row.action_mask.sum())
-            self.counts["steps"] += len(np.unique(row.step_index[row.action_mask]))
+            self.counts["steps"] += len(steps_of(row))
             self._update_hash(row)
         self._write(rows)
 

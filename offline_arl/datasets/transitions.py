@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from offline_arl.datasets.manifest import DatasetManifest
-from offline_arl.datasets.segments import SegmentRenderer, SegmentRow, SegmentWriter, rows_of
+from offline_arl.datasets.segments import SegmentRenderer, SegmentRow, SegmentWriter, rows_of, steps_of
 from offline_arl.errors import DataError
 from offline_arl.rewards.components import RewardConfig, step_rewards
 from offline_arl.trajectories.schema import Trajectory
@@ -107,11 +107,6 @@ def scored_rewards(trajectory: Trajectory, config: RewardConfig, exclude: Callab
         exclude("no_action_tokens")
         return None
     return rewards
-
-
-def steps_of(row: SegmentRow) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """[S] the steps whose action tokens are in a row, ascending."""
-    return np.unique(row.step_index[row.action_mask]).astype(np.int32)
 
 
 def rewards_of(row: SegmentRow) -> NDArray[np.float32]:

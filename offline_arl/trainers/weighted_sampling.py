@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_arl.datasets.collate import StepWeights, weight_of_step
-from offline_arl.datasets.segments import SegmentDataset
+from offline_arl.datasets.segments import SegmentDataset, steps_of
 from offline_arl.errors import DataError
 
 
@@ -38,7 +38,7 @@ def as_frequencies(dataset: SegmentDataset, step_weights: StepWeights) -> Sample
     frequencies = np.zeros(len(dataset))
     left: dict[tuple[str, int], float] = {}
     for number, row in enumerate(dataset):
-        keys = [(row.trajectory_id, int(step)) for step in np.unique(row.step_index[row.action_mask])]
+        keys = [(row.trajectory_id, int(step)) for step in steps_of(row)]
         weights = [weight_of_step(key, step_weights) for key in keys]
         mean = float(np.mean(weights)) if weights else 0.0
         frequencies[number] = mean

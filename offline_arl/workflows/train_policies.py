@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +34,7 @@ from offline_arl.trainers.weighted_sampling import SampledRows, as_frequencies, 
 from offline_arl.workflows.context import StageContext, StageOutputs
 from offline_arl.workflows.stages import CloningStage, TrainCloning, TrainDecisionTransformer, TrainExtraction, part_of
 
+Sampling = Callable[[SegmentDataset], SampledRows]
 _VALUES_OF = {"iql": "iql_values", "cql": "cql_values", "awr": "behavior_values"}  # what each extraction reads
 
 
@@ -52,7 +55,7 @@ def train_cloning(config: TrainCloning, context: StageContext) -> StageOutputs:
     Raises:
         DataError: The dataset is damaged, or rendered for another tokenizer.
     """
-    return _clone(config, context, config.algorithm, step_weights=None)
+    return _clone(config, context, config.algorithm)
 
 
 def train_decision_transformer(config: TrainDecisionTransformer, context: StageContext) -> StageOutputs:
@@ -64,23 +67,16 @@ def train_decision_transformer(config: TrainDecisionTransformer, context: StageC
     """
     folder = context.path(config.dataset, "dataset")
     conditioning = conditioning_of(load_manifest(folder))
-    balanced: SampledRows | None = None
+    sample: Sampling | None = None
     if config.balance_returns:
-        balanced = balanced_rows(SegmentDataset.load(folder), conditioning, balance=config.balance_returns)
+        sample = partial(balanced_rows, conditioning=conditioning, balance=config.balance_returns)
     returns = conditioning.returns
     note = (
         f"returns of the training data: {returns.minimum:g} to {returns.maximum:g}, mean {returns.mean:.3g}, "
         f"written as {conditioning.conditioning.form}"
         + (f" in {conditioning.writer.levels} classes" if conditioning.edges else "")
     )
-    outputs = _clone(
-        config,
-        context,
-        config.algorithm,
-        step_weights=None if balanced is None else balanced.step_weights,
-        row_frequencies=None if balanced is None else balanced.frequencies,
-        notes=(note,),
-    )
+    outputs = _clone(config, context, config.algorithm, sample=sample, notes=(note,))
     if context.first:
         policy = context.folder / outputs.artifacts["policy"]
         for place in (policy, policy / ADAPTER_FOLDER):
@@ -115,21 +111,17 @@ def extract_policy(config: TrainExtraction, context: StageContext) -> StageOutpu
     )
     warning = spread.warning()
     notes = (note,) if warning is None else (note, f"warning: {warning}")
-    sampled: SampledRows | None = None
+    sample: Sampling | None = None
     if config.weighting == "sampling":
-        dataset = SegmentDataset.load(context.path(config.dataset, "dataset"))
-        sampled = keep_tokens(as_frequencies(dataset, weights), dataset)
-    outputs = _clone(
-        config,
-        context,
-        config.algorithm,
-        step_weights=weights if sampled is None else sampled.step_weights,
-        row_frequencies=None if sampled is None else sampled.frequencies,
-        notes=notes,
-    )
+        sample = partial(_sampled, step_weights=weights)
+    outputs = _clone(config, context, config.algorithm, step_weights=weights, sample=sample, notes=notes)
     measured = {"effective_sample_size": spread.effective_sample_size, "clipped_share": spread.clipped_share}
     metrics = {f"{name}/{context.name}": Estimate(value, value, value, spread.n) for name, value in measured.items()}
     return replace(outputs, metrics={**outputs.metrics, **metrics})
+
+
+def _sampled(dataset: SegmentDataset, step_weights: StepWeights) -> SampledRows:
+    return keep_tokens(as_frequencies(dataset, step_weights), dataset)
 
 
 def _clone(
@@ -137,10 +129,11 @@ def _clone(
     context: StageContext,
     algorithm: str,
     *,
-    step_weights: StepWeights | None,
-    row_frequencies: NDArray[np.float64] | None = None,
+    step_weights: StepWeights | None = None,
+    sample: Sampling | None = None,
     notes: tuple[str, ...] = (),
 ) -> StageOutputs:
+    """Clone a dataset, its steps weighted, or its rows seen as often as `sample` says in place of that."""
     dataset, model, tokenizer = dataset_and_policy(config, context)
     rehearsal: Rehearsal | None = None
     if config.rehearsal is not None:
@@ -149,6 +142,9 @@ def _clone(
     for name, seen in (("dataset", dataset), ("rehearsal", None if rehearsal is None else rehearsal.dataset)):
         if seen is not None and seen.manifest.kind == "return_conditioned" and algorithm != "dt":
             raise UsageError(f"the {name} has returns in its context, which {algorithm} would not be asked for; use dt")
+    frequencies: NDArray[np.float64] | None = None
+    if sample is not None:
+        frequencies, step_weights = sample(dataset)
     training = part_of(config, WeightedBCConfig)
     new_tokens = []
     if dataset.manifest.kind == "return_conditioned":
@@ -162,7 +158,7 @@ def _clone(
         training,
         context.folder / "policy",
         step_weights=step_weights,
-        row_frequencies=row_frequencies,
+        row_frequencies=frequencies,
         rehearsal=rehearsal,
         new_tokens=new_tokens,
         seed=context.integer_seed(),
