@@ -56,6 +56,11 @@ class Validation:
     full: bool = True  # on all validation tasks; otherwise on the small set
     small_score: float = 0.0  # mean of greedy and sampled success on the small set
 
+    @property
+    def score(self) -> float:
+        """Mean of greedy and sampled success: by this validations are compared."""
+        return (self.greedy + self.sampled) / 2
+
 
 def describe_validation(validation: Validation, steps: int) -> str:
     """A validation in one line, of a training of so many steps."""

@@ -97,7 +97,7 @@ class Validator:
         if self._start is None:
             self._start = validation
         better = validation.full and (
-            self.best is None or (validation.greedy >= self._start.greedy and _score(validation) > _score(self.best))
+            self.best is None or (validation.greedy >= self._start.greedy and validation.score > self.best.score)
         )
         if better:
             self.best = validation
@@ -126,7 +126,3 @@ def _success(episodes: Sequence[Episode]) -> float:
     if not verdicts:
         raise DataError("the environment judged no validation episode; look at the log of the rollouts")
     return float(np.mean(verdicts))
-
-
-def _score(validation: Validation) -> float:
-    return (validation.greedy + validation.sampled) / 2

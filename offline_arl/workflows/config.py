@@ -218,11 +218,8 @@ def _example(stage: Any) -> str:
 def _unknown(path: str, part: str, known: Iterable[str], where: str, model: type[BaseModel] | None = None) -> str:
     """The message about a key that `model` (None: the mapping of stages) does not have; suggestions are whole keys."""
     before = path.removesuffix(part)
-    below = [
-        f"{before}{field}.{part}"
-        for field in (() if model is None else model.model_fields)
-        if model is not None and (nested := _model_of(model, field)) is not None and part in nested.model_fields
-    ]
+    blocks = {} if model is None else {field: _model_of(model, field) for field in model.model_fields}
+    below = [f"{before}{field}.{part}" for field, block in blocks.items() if block and part in block.model_fields]
     if below:
         return f"{where}: unknown key {path!r}; did you mean {' or '.join(below)}?"
     return f"{where}: unknown key {path!r}; {alternatives(part, list(known), prefix=before)}"

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from offline_arl.workflows.config import Pipeline
 from offline_arl.workflows.records import StageRecord
-from offline_arl.workflows.stages import Artifact, Evaluate, Online, Stage
+from offline_arl.workflows.stages import Artifact, Evaluate, Online, Stage, TrainValues
 
-_STEP_VALUES = ("iql_values", "cql_values", "behavior_values")
 # Trained policies that can be trained on: their choices are in their weights alone.
 _TRAINABLE = (
     "bc", "filtered_bc", "dt", "iql", "cql", "awr", "dpo", "ipo", "simpo", "kto", "value_folded", "grpo",
@@ -77,7 +76,7 @@ def _online(stages: Mapping[str, Stage], made: Mapping[tuple[Artifact, str], Pat
     if not trained:
         return []
     critics = [
-        path for (kind, name), path in made.items() if kind == "values" and _algorithm(stages[name]) in _STEP_VALUES
+        path for (kind, name), path in made.items() if kind == "values" and isinstance(stages[name], TrainValues)
     ]
     forms = {name: getattr(stage, "form", None) for name, stage in stages.items()}
     successes = [

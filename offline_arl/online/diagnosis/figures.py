@@ -56,7 +56,7 @@ def validations(history: History) -> dict[str, dict[str, Any]]:
     full = [found for found in history.validations if found.full]
     if not full:
         return {}
-    best = max(full, key=lambda found: found.greedy + found.sampled)
+    best = max(full, key=lambda found: found.score)
     return {name: asdict(found) for name, found in (("start", full[0]), ("best", best), ("last", full[-1]))}
 
 

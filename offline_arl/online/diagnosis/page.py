@@ -124,7 +124,7 @@ def _tiles(diagnosis: Diagnosis) -> str:
         (f"{len(diagnosis.findings)}", "findings"),
     ]
     if history.validations:
-        start, best = history.validations[0], max(history.validations, key=lambda found: found.greedy + found.sampled)
+        start, best = history.validations[0], max(history.validations, key=lambda found: found.score)
         tiles += [
             (f"{start.greedy:.2f} / {start.sampled:.2f}", "success at the start, greedy / sampled"),
             (f"{best.greedy:.2f} / {best.sampled:.2f}", f"best, at step {best.step}"),
