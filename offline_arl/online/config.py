@@ -136,9 +136,8 @@ class MismatchConfig(_Frozen):
 class StopConfig(_Frozen):
     """When training ends before its steps are done; the state is saved, and a later run goes on from it."""
 
-    environment_steps: PositiveInt | None = Field(
-        default=None, examples=[50_000]
-    )  # a budget; the step that exceeds it is the last
+    # A budget: the step that exceeds it is the last; learning rate and cloning are down by then, as after all steps.
+    environment_steps: PositiveInt | None = Field(default=None, examples=[50_000])
     patience: PositiveInt | None = None  # validations without a better policy; None: never
     # Steps in a row in which no group taught anything, or over which half of the success was lost; a loss that is not
     # finite stops at once. None: nothing that goes wrong stops the training.
@@ -206,3 +205,8 @@ class GrpoConfig(_Frozen):
     def total_updates(self) -> int:
         """Updates of the whole run."""
         return self.steps * self.step_updates
+
+    def share_done(self, step: int, environment_steps: int) -> float:
+        """How much of the run is done, in [0, 1]: the larger share of its steps and of its environment steps."""
+        budget = self.stop.environment_steps
+        return min(max(step / self.steps, environment_steps / budget if budget else 0.0), 1.0)

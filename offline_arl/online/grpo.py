@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offline_arl.environments.protocol import EnvironmentFamily, Task
-from offline_arl.errors import GateError, TemplateError, UsageError
+from offline_arl.errors import DataError, GateError, TemplateError, UsageError
 from offline_arl.online.config import GrpoConfig
 from offline_arl.online.diagnosis import Finding
 from offline_arl.online.episode_store import EpisodeKeeper
@@ -131,7 +131,7 @@ def train_grpo(
             tell=tell,
         )
         try:
-            run.check_weights(expected_fingerprint)
+            _check_weights(run, expected_fingerprint)
             run.train(progress)
         finally:
             run.rollouts.close()
@@ -168,6 +168,22 @@ def check_template(renderer: Renderer) -> None:
         "Renderer(tokenizer, chat_template=...)"
     )
     raise TemplateError(f"the chat template rewrites earlier turns, so an episode is not one row of tokens; {remedy}")
+
+
+def _check_weights(run: OnlineRun, expected_fingerprint: str | None) -> None:
+    """Policy and reference have to be the warm start, bit for bit."""
+    from offline_arl.models.policy import policy_fingerprint
+
+    if expected_fingerprint not in (None, run.fingerprint):
+        raise DataError(
+            f"{run.policy_path}: the weights are not those the warm start was made of; make the warm start anew"
+        )
+    for name, model in {"policy": run.trainer.model, "reference": run.trainer.ref_model}.items():
+        if model is not None and policy_fingerprint(run.trainer.accelerator.unwrap_model(model)) != run.fingerprint:
+            raise DataError(
+                f"{run.policy_path}: the weights that TRL loaded as the {name} are not those of the warm start; "
+                "save it with save_policy and pass the folder"
+            )
 
 
 def _result(run: OnlineRun, output_dir: Path) -> GrpoResult:

@@ -41,6 +41,7 @@ class StepRecord:
     sync_difference: float | None  # largest such difference on the checked episodes; None: not checked
     cloning_loss: float | None  # nats a token on logged successes; None without replay
     explained_variance: float | None  # of the returns by the critic, before it learns from them; None without one
+    learning_rate: float = float("nan")  # of the first update
     seconds: dict[str, float] = field(default_factory=dict)  # rollout, sync, train, critic, validation
 
 
@@ -71,6 +72,11 @@ def describe_validation(validation: Validation, steps: int) -> str:
     )
 
 
+def environment_steps(episodes: Sequence[Episode]) -> int:
+    """Messages of the agent that the environment took."""
+    return sum(len(episode.rewards) for episode in episodes)
+
+
 def summarize_episodes(episodes: Sequence[Episode], *, group_size: int) -> dict[str, float | int]:
     """The fields of a `StepRecord` that come from its episodes.
 
@@ -84,7 +90,7 @@ def summarize_episodes(episodes: Sequence[Episode], *, group_size: int) -> dict[
     groups = [episodes[start : start + group_size] for start in range(0, len(episodes), group_size)]
     return {
         "n_episodes": len(episodes),
-        "environment_steps": sum(len(episode.rewards) for episode in episodes),
+        "environment_steps": environment_steps(episodes),
         "success": mean(verdicts),
         "mean_return": mean(returns),
         "return_spread": mean([_spread(group) for group in groups]),

@@ -135,9 +135,9 @@ class LoggedSuccesses:
         weights = mismatch_weights(logprobs, behavior, mask, cap=self._config.importance_cap)
         return masked_mean(weighted_nll(logprobs, weights, mask), mask, denominator=tokens)
 
-    def coefficient(self, step: int, total_steps: int) -> float:
-        """The weight of the loss after `step` of `total_steps` steps: falls linearly, to 0 at `config.until`."""
-        return self._config.coefficient * max(0.0, 1.0 - step / (total_steps * self._config.until))
+    def coefficient(self, done: float) -> float:
+        """The weight of the loss where so large a share of the run is done: falls linearly, to 0 at `config.until`."""
+        return self._config.coefficient * max(0.0, 1.0 - done / self._config.until)
 
 
 def chances_by_failure(task_types: Sequence[str], failures: Mapping[str, float] | None) -> NDArray[np.float64] | None:

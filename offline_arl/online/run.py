@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offline_arl.environments.protocol import EnvironmentFamily, Task
-from offline_arl.errors import DataError, UsageError
+from offline_arl.errors import UsageError
 from offline_arl.online.advantages import token_advantages, training_returns
 from offline_arl.online.config import GrpoConfig
 from offline_arl.online.curriculum import TaskSchedule
@@ -26,7 +26,7 @@ from offline_arl.online.monitors import Monitor
 from offline_arl.online.own_successes import OwnSuccesses
 from offline_arl.online.policy_rollouts import PolicyRollouts
 from offline_arl.online.processes import Processes
-from offline_arl.online.records import StepRecord, describe_validation, mean, summarize_episodes
+from offline_arl.online.records import StepRecord, describe_validation, environment_steps, mean, summarize_episodes
 from offline_arl.online.rows import rollout_rows
 from offline_arl.online.state import CRITIC_FOLDER, OWN_SUCCESSES_FOLDER, begin_run, read_state, write_state
 from offline_arl.online.validation import Validator
@@ -120,6 +120,7 @@ class OnlineRun:
         self.own_successes = OwnSuccesses(config.cloning.own_capacity, seed=seed)
         self.sync_reports: list[SyncReport] = []
         self.environment_steps = 0
+        self._played = 0  # environment steps of the step that is under way
         self.stopped: str | None = None  # why, where training ended before its steps were done
         self.totals: dict[str, float] = defaultdict(float)
         self._seconds: dict[str, float] = defaultdict(float)  # of the current step
@@ -140,34 +141,13 @@ class OnlineRun:
         self.trainer = make_trainer(policy_path, config, folder, self.rollout, seed=seed)
         if parts.successes is not None:
             self.trainer.cloning = self._cloning_term
+        self.trainer.share_done = lambda: config.share_done(self._step, self.environment_steps + self._played)
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
         self.rollouts = PolicyRollouts(policy_path, model, parts.family, renderer, config, seed=seed)
         self.validator = Validator(self.rollouts, parts.validation_tasks, config, self.processes)
         self.monitor = self._restore()
 
     # What happens when.
-
-    def check_weights(self, expected_fingerprint: str | None) -> None:
-        """Policy and reference have to be the warm start, bit for bit.
-
-        Raises:
-            DataError: They are not.
-        """
-        from offline_arl.models.policy import policy_fingerprint
-
-        if expected_fingerprint not in (None, self.fingerprint):
-            raise DataError(
-                f"{self.policy_path}: the weights are not those the warm start was made of; make the warm start anew"
-            )
-        for name, model in {"policy": self.trainer.model, "reference": self.trainer.ref_model}.items():
-            if (
-                model is not None
-                and policy_fingerprint(self.trainer.accelerator.unwrap_model(model)) != self.fingerprint
-            ):
-                raise DataError(
-                    f"{self.policy_path}: the weights that TRL loaded as the {name} are not those of the warm start; "
-                    "save it with save_policy and pass the folder"
-                )
 
     def train(self, progress: Progress | None) -> None:
         """All steps that are not done yet."""
@@ -200,6 +180,7 @@ class OnlineRun:
         self._seconds["rollout"] += time.perf_counter() - started
         self._check_sync(step, groups)
         self.groups = groups
+        self._played = environment_steps(groups.played)
         if self._episodes is not None:
             self._episodes.add(step, groups.played)
         success = success_by_type(groups.played, self.config.group_size)
@@ -235,6 +216,7 @@ class OnlineRun:
         self.rollouts.seconds.clear()
         record = self._record(step)
         self.environment_steps += record.environment_steps
+        self._played = 0
         for name, seconds in self._seconds.items():
             self.totals[name] += seconds
         self._seconds.clear()
@@ -308,7 +290,7 @@ class OnlineRun:
         rows = successes.draw(step, update, self._wanted, self._failures)
         rows += self.own_successes.draw(step, update, self.config.cloning.own_rows, self._failures)
         loss = successes.loss(model, rows, pad_token_id=pad_token_id(self.tokenizer))
-        return loss, successes.coefficient(step, self.config.steps)
+        return loss, successes.coefficient(self.config.share_done(step, self.environment_steps))
 
     # Verification and records.
 
@@ -343,6 +325,7 @@ class OnlineRun:
             sync_difference=self._checked,
             cloning_loss=mean(watch.cloning) if watch.cloning else None,
             explained_variance=None if self.parts.critic is None else self.parts.critic.explained_variance,
+            learning_rate=float(logs[0].get("learning_rate", float("nan"))),
             seconds=dict(self._seconds),
         )
 

@@ -1,10 +1,11 @@
 """The one place where TRL's `GRPOTrainer` is subclassed.
 
-Five methods are wrapped, each by calling TRL's own. `_generate_and_score_completions`: the advantages in its output
+Six methods are wrapped, each by calling TRL's own. `_generate_and_score_completions`: the advantages in its output
 are replaced by ours, [B, T], weighed where sampler and trainer disagree. `_compute_loss`: a cloning term is added to
 its result. `training_step`: not called for the rest of a batch that the policy has moved too far from.
 `_get_per_token_logps_and_entropies`: the same numbers from the same fused output layer on fewer tokens; TRL's own for
-what is not plain text. `create_optimizer`: Muon on request. The version of TRL is pinned and
+what is not plain text. `create_optimizer`: Muon on request. `create_scheduler`: the schedule is over with the run's
+budget. The version of TRL is pinned and
 `tests/contracts/test_trl_contract.py` checks what is relied on.
 """
 
@@ -60,6 +61,7 @@ class OnlineTrainer(GRPOTrainer):  # type: ignore[misc]
         cloning: Gives the term that is added to the loss of each update.
         reuse_limit: Mean |log ratio| a token beyond which the other updates of a batch are left out.
         muon: Muon trains the hidden matrices, in place of AdamW alone.
+        share_done: Gives the share of the run that is done, where that can be ahead of its updates.
         watch: Of the current batch.
     """
 
@@ -72,6 +74,7 @@ class OnlineTrainer(GRPOTrainer):  # type: ignore[misc]
         self.cloning: CloningTerm | None = None
         self.reuse_limit = float("inf")
         self.muon = False
+        self.share_done: Callable[[], float] | None = None
         self.watch = BatchWatch()
         self._logprobs: Tensor | None = None  # of the latest forward pass with gradients
         self._window: list[tuple[float, float, int]] = []  # (sum of drift, of mismatch, tokens) of micro-batches
@@ -86,6 +89,17 @@ class OnlineTrainer(GRPOTrainer):  # type: ignore[misc]
                 adam_beta2=self.args.adam_beta2,
             )
         return super().create_optimizer(*arguments, **fields)
+
+    def create_scheduler(self, num_training_steps: int, *arguments: Any, **fields: Any) -> Any:
+        """The schedule of the arguments; where the run is further than its updates say, read at the later update."""
+        scheduler = super().create_scheduler(num_training_steps, *arguments, **fields)
+        if self.share_done is not None:
+            warmup = self.args.get_warmup_steps(num_training_steps)
+            scheduler.lr_lambdas = [
+                _ahead(factor, self.share_done, warmup=warmup, updates=num_training_steps)
+                for factor in scheduler.lr_lambdas
+            ]
+        return scheduler
 
     def create_model_card(self, *arguments: Any, **fields: Any) -> None:
         """Checkpoints are not published."""
@@ -240,6 +254,17 @@ class OnlineTrainer(GRPOTrainer):  # type: ignore[misc]
             return None
         inner = unwrapped.get_base_model() if hasattr(unwrapped, "peft_config") else unwrapped
         return inner if supports_shared_prefix(inner) else None
+
+
+def _ahead(
+    factor: Callable[[int], float], share_done: Callable[[], float], *, warmup: int, updates: int
+) -> Callable[[int], float]:
+    """A schedule that has no more updates left than its run; the warmup is one of updates."""
+
+    def factor_ahead(update: int) -> float:
+        return factor(update if update < warmup else max(update, round(share_done() * updates)))
+
+    return factor_ahead
 
 
 def _loss_mask(batch: dict[str, Any]) -> Tensor:

@@ -21,7 +21,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from offline_arl.datasets.segments import SegmentDataset, SegmentRow, SegmentWriter
-from offline_arl.online.config import CloningConfig, CurriculumConfig, GrpoConfig, LoraConfig, TurnAdvantageConfig
+from offline_arl.online.config import (
+    CloningConfig,
+    CurriculumConfig,
+    GrpoConfig,
+    LoraConfig,
+    StopConfig,
+    TurnAdvantageConfig,
+)
 from offline_arl.online.episode_store import EpisodeStore
 from offline_arl.online.grpo import GrpoResult, train_grpo
 from offline_arl.online.replay import LoggedSuccesses
@@ -37,6 +44,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "critic": {"critic": True, "curriculum": CurriculumConfig(levels=2, promote_at=0.9), "refill_rounds": 1},
     "adapters": {"lora": LoraConfig(rank=2)},
     "replay": {"cloning": CloningConfig(rows=2, own_rows=4), "refill_rounds": 1},
+    "budget": {"steps": 30, "stop": StopConfig(environment_steps=190), "cloning": CloningConfig(rows=2)},
 }
 
 

@@ -41,6 +41,7 @@ def step_record(step: int, **fields: Any) -> StepRecord:
         "sync_difference": None,
         "cloning_loss": 0.2,
         "explained_variance": 0.4,
+        "learning_rate": 1e-4,
     }
     return StepRecord(**{**values, **fields})
 

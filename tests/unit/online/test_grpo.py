@@ -367,6 +367,28 @@ def test_training_stops_where_validation_finds_nothing_better(lookup_policy: Pat
     assert len(result.history) < 8
 
 
+def test_what_falls_over_a_run_is_down_when_its_budget_is_used(lookup_policy: Path, tmp_path: Path) -> None:
+    """32 environment steps a step: a budget of 128 ends 40 steps after 4; each takes a quarter of the learning rate."""
+    by_steps = run(lookup_policy, tmp_path / "steps", config(steps=4, learning_rate=1e-4))
+    settings = config(steps=40, learning_rate=1e-4, stop=StopConfig(environment_steps=128))
+    by_budget = run(lookup_policy, tmp_path / "budget", settings)
+    assert by_budget.environment_steps == by_steps.environment_steps == 128
+    rates = [1e-4, 0.75e-4, 0.5e-4, 0.25e-4]
+    assert [record.learning_rate for record in by_steps.history] == pytest.approx(rates)
+    assert [record.learning_rate for record in by_budget.history] == pytest.approx(rates)
+
+
+def test_the_share_that_is_done_is_that_of_the_steps_or_of_the_budget() -> None:
+    budget = GrpoConfig(steps=80, stop=StopConfig(environment_steps=1000))
+    assert [budget.share_done(step, used) for step, used in ((0, 0), (20, 100), (20, 500), (60, 1500))] == [
+        0,
+        0.25,
+        0.5,
+        1,
+    ]
+    assert GrpoConfig(steps=80).share_done(20, 10**6) == 0.25
+
+
 def test_groups_that_teach_nothing_are_replaced(lookup_policy: Path, tmp_path: Path) -> None:
     """Tasks whose judge is away make idle groups; refilled, all groups of a step are of the others."""
     broken = {item.task_id for item in TRAIN[::2]}

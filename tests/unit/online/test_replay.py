@@ -199,7 +199,7 @@ def test_adapters_train_alone(dataset: SegmentDataset) -> None:
 def test_the_coefficient_falls_to_zero_at_its_share_of_the_run(dataset: SegmentDataset) -> None:
     """0.2 from the start, half of it after a quarter of the run, nothing from the half on."""
     drawn = replay(dataset, coefficient=0.2, until=0.5)
-    assert [drawn.coefficient(step, 40) for step in (0, 10, 20, 39)] == pytest.approx([0.2, 0.1, 0.0, 0.0])
+    assert [drawn.coefficient(done) for done in (0.0, 0.25, 0.5, 0.98)] == pytest.approx([0.2, 0.1, 0.0, 0.0])
 
 
 def test_datasets_that_hold_nothing_to_clone_are_refused(dataset: SegmentDataset, tmp_path: Path) -> None:
