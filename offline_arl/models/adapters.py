@@ -11,7 +11,7 @@ from typing import Any
 
 from offline_arl.errors import UsageError, reason_of
 from offline_arl.optional import require
-from offline_arl.trajectories.places import located, seen_from
+from offline_arl.trajectories.places import located, object_in, seen_from
 
 CONFIG_NAME = "adapter_config.json"
 _BASE_NAME = "base_model.json"  # where the base model lies as seen from here; PEFT's own file has no place for it
@@ -71,10 +71,7 @@ def remember_base(folder: str | Path, place: str | Path) -> None:
 
 
 def _relative_base(folder: Path) -> str | None:
-    try:
-        relative = json.loads((folder / _BASE_NAME).read_text(encoding="utf-8")).get("relative")
-    except (OSError, ValueError, AttributeError):
-        return None
+    relative = object_in(folder / _BASE_NAME).get("relative")
     return relative if isinstance(relative, str) else None
 
 

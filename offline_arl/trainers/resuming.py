@@ -11,6 +11,7 @@ from typing import Any
 
 from offline_arl.datasets.collate import StepWeights
 from offline_arl.errors import UsageError
+from offline_arl.trajectories.places import object_in
 
 _logger = logging.getLogger(__name__)
 
@@ -91,8 +92,5 @@ def _complete(folder: Path) -> list[Path]:
 
 def _owner(folder: Path) -> str | None:
     """Whose checkpoints a folder holds; None where that is not known."""
-    try:
-        identity = json.loads((folder / RUN_NAME).read_text(encoding="utf-8")).get("identity")
-    except (OSError, ValueError, AttributeError):
-        return None
+    identity = object_in(folder / RUN_NAME).get("identity")
     return identity if isinstance(identity, str) else None

@@ -5,8 +5,10 @@ What was moved or renamed together is found by the second, what was moved away b
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 
 def seen_from(folder: str | Path, path: str | Path) -> str:
@@ -28,3 +30,12 @@ def located(folder: str | Path, path: str | Path, relative: str | None) -> Path 
     """
     beside = None if relative is None else Path(os.path.normpath(Path(folder).absolute() / relative))
     return next((place for place in (beside, Path(path)) if place is not None and place.exists()), None)
+
+
+def object_in(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; an empty one where there is no such file, or something else in it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

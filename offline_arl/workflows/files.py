@@ -14,6 +14,7 @@ from typing import Any
 
 from offline_arl.errors import DataError, OfflineArlError, UsageError
 from offline_arl.models.adapters import is_adapter
+from offline_arl.trajectories.places import object_in
 from offline_arl.workflows.stages import Artifact
 
 CLAIM_NAME = "pipeline.json"  # in the output folder of a pipeline's run: whose it is
@@ -42,7 +43,7 @@ def artifact_in(folder: Path) -> Artifact | None:
     """What a folder holds, by the file that says so; None where nothing does."""
     if (folder / "values.json").is_file():
         return "values"
-    manifest, model = _object_in(folder / "manifest.json"), _object_in(folder / "config.json")
+    manifest, model = object_in(folder / "manifest.json"), object_in(folder / "config.json")
     if "model_type" in model or is_adapter(folder):
         return "policy"
     return "store" if "store_format" in manifest else "dataset" if "kind" in manifest else None
@@ -66,14 +67,6 @@ def run_of(path: Path) -> Path | None:
     """The folder of the pipeline's run that a path lies in; None where it is in none."""
     parents = (path, *path.parents)
     return next((folder for folder in parents if (folder / CLAIM_NAME).is_file()), None)
-
-
-def _object_in(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 @contextmanager

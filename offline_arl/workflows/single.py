@@ -6,7 +6,6 @@ The result appears under its final name when it is complete; a failure leaves no
 from __future__ import annotations
 
 import glob
-import json
 import os
 import shutil
 import time
@@ -20,6 +19,7 @@ from offline_arl.datasets.manifest import load_manifest
 from offline_arl.errors import GateError, UsageError, either
 from offline_arl.online import config as online_config
 from offline_arl.trainers import config as training_config
+from offline_arl.trajectories.places import object_in, seen_from
 from offline_arl.workflows.config import parse_stage
 from offline_arl.workflows.context import (
     CHECKPOINTS_NAME,
@@ -151,12 +151,14 @@ def _claim(lasting: Path, stage: Stage, context: StageContext) -> None:
     """
     path = lasting / _REQUEST_NAME
     free = training_config.OF_NO_CONSEQUENCE | online_config.OF_NO_CONSEQUENCE
-    asked = {**stage.model_dump(mode="json", exclude=set(free)), "seed": context.seed, "inputs": context.input_paths()}
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        before = asked
-    changed = sorted(key for key in asked.keys() | before.keys() if asked.get(key) != before.get(key))
+    inputs = context.input_paths()
+    seen = {name: {kind: seen_from(lasting, path) for kind, path in found.items()} for name, found in inputs.items()}
+    asked = {**stage.model_dump(mode="json", exclude=set(free)), "seed": context.seed, "inputs": inputs, "seen": seen}
+    before = object_in(path) or asked
+    moved_together = {"seen", "inputs"} if before.get("seen") == seen else {"seen"}
+    changed = sorted(
+        key for key in asked.keys() | before.keys() if asked.get(key) != before.get(key) and key not in moved_together
+    )
     if changed and resumable(context.final("")) is not None:
         raise UsageError(
             f"{lasting}: holds an interrupted training that differs in {', '.join(changed)}; give what it had to go on "

@@ -113,6 +113,23 @@ def test_the_train_command_goes_on_too_and_keeps_what_tensorboard_shows(log: Pat
     assert any((tmp_path / "out/training/tensorboard").iterdir())
 
 
+def test_an_interrupted_training_goes_on_where_it_was_moved_with_its_inputs(log: Path, tmp_path: Path) -> None:
+    run_pipeline(_pipeline(log, max_steps=1), tmp_path / "here/run")
+
+    def train(place: Path, updates: _Updates) -> None:
+        stages = place / "run/stages"
+        run_stage(
+            BC, {"dataset": stages / "data", "policy": stages / "start"}, place / "out", name="bc", progress=updates
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "here", _Updates(stop_at=10))
+    there = (tmp_path / "here").rename(tmp_path / "there")
+    updates = _Updates()
+    train(there, updates)
+    assert updates.seen == [9, 10, 11, 12]
+
+
 def test_a_stage_that_fails_before_its_first_checkpoint_leaves_nothing(log: Path, tmp_path: Path) -> None:
     run_pipeline(_pipeline(log, max_steps=1), tmp_path / "run")
     stages = tmp_path / "run/stages"
