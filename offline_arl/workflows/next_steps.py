@@ -7,12 +7,18 @@ from pathlib import Path
 
 from offline_arl.workflows.config import Pipeline
 from offline_arl.workflows.records import StageRecord
-from offline_arl.workflows.stages import Artifact, Evaluate, Online, Stage, TrainValues
+from offline_arl.workflows.stages import (
+    Artifact,
+    Evaluate,
+    InitialPolicy,
+    Online,
+    Reranked,
+    Stage,
+    TrainValues,
+    ValueGuided,
+)
 
-# Trained policies that can be trained on: their choices are in their weights alone.
-_TRAINABLE = (
-    "bc", "filtered_bc", "dt", "iql", "cql", "awr", "dpo", "ipo", "simpo", "kto", "value_folded", "grpo",
-)  # fmt: skip
+_NOT_TRAINED_ON = (InitialPolicy, ValueGuided, Reranked)  # nothing learned yet, or choices that are not in the weights
 
 
 def pipeline_steps(pipeline: Pipeline, records: Sequence[StageRecord], output: Path) -> list[str]:
@@ -71,7 +77,9 @@ def stage_steps(stage: Stage, record: StageRecord, output: Path) -> list[str]:
 def _online(stages: Mapping[str, Stage], made: Mapping[tuple[Artifact, str], Path], output: Path) -> list[str]:
     """The command that trains a policy of the run online, with what the run has for a warm start."""
     trained = [
-        path for (kind, name), path in made.items() if kind == "policy" and _algorithm(stages[name]) in _TRAINABLE
+        path
+        for (kind, name), path in made.items()
+        if kind == "policy" and not isinstance(stages[name], _NOT_TRAINED_ON)
     ]
     if not trained:
         return []
@@ -89,8 +97,3 @@ def _online(stages: Mapping[str, Stage], made: Mapping[tuple[Artifact, str], Pat
     parts += [f"--replay {successes[-1]}"] if successes else []
     command = f"offline-arl online {' '.join(parts)} --set curriculum={{}} --output {further}"
     return [f"- Train a policy online: `{command}`, and look at it: `offline-arl diagnose {further}`"]
-
-
-def _algorithm(stage: Stage) -> str | None:
-    algorithm: str | None = getattr(stage, "algorithm", None)
-    return algorithm
