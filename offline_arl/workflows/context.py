@@ -107,7 +107,14 @@ class StageContext:
 
     def integer_seed(self, purpose: str = "") -> int:
         """A seed below 2**31 that depends on the pipeline's seed, this stage and `purpose`."""
-        digest = hashlib.sha256(f"{self.seed}/{self.name}/{purpose}".encode()).digest()
+        return self._hashed(self.name, purpose)
+
+    def shared_seed(self, purpose: str) -> int:
+        """The same for all stages of a run: what they have in common is then drawn alike, so that they compare."""
+        return self._hashed("", purpose)
+
+    def _hashed(self, *parts: str) -> int:
+        digest = hashlib.sha256("/".join([str(self.seed), *parts]).encode()).digest()
         return int.from_bytes(digest[:4], "big") >> 1
 
     def generator(self, purpose: str = "") -> np.random.Generator:

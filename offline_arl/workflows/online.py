@@ -46,8 +46,8 @@ def train_online(config: Online, context: StageContext) -> StageOutputs:
     policy = context.path(config.policy, "policy")
     require_plain_policy(policy)
     family = environments.load(config.environment)
-    tasks = family.tasks("train", config.tasks, seed=context.integer_seed("tasks"))
-    validation = family.tasks("validation", config.validation_tasks, seed=context.integer_seed("validation"))
+    tasks = family.tasks("train", config.tasks, seed=context.shared_seed("tasks"))
+    validation = family.tasks("validation", config.validation_tasks, seed=context.shared_seed("validation"))
     values = None if config.critic is None else context.path(config.critic, "values")
     warm_start = WarmStart.from_policy(
         policy,
