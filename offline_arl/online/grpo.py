@@ -171,10 +171,13 @@ def check_template(renderer: Renderer) -> None:
 
 
 def _check_weights(run: OnlineRun, expected_fingerprint: str | None) -> None:
-    """Policy and reference have to be the warm start, bit for bit."""
-    from offline_arl.models.policy import policy_fingerprint
+    """Policy and reference have to be the warm start, bit for bit; a warm start knows its weights in float32."""
+    from offline_arl.models.policy import load_model, policy_fingerprint
 
-    if expected_fingerprint not in (None, run.fingerprint):
+    found = run.fingerprint
+    if expected_fingerprint is not None and run.config.dtype != "float32":
+        found = policy_fingerprint(load_model(run.policy_path))
+    if expected_fingerprint not in (None, found):
         raise DataError(
             f"{run.policy_path}: the weights are not those the warm start was made of; make the warm start anew"
         )

@@ -367,6 +367,16 @@ def test_training_stops_where_validation_finds_nothing_better(lookup_policy: Pat
     assert len(result.history) < 8
 
 
+def test_a_warm_start_in_float32_trains_in_half_precision(lookup_policy: Path, tmp_path: Path) -> None:
+    """The weights are compared as the warm start knows them; those of another policy are refused here, too."""
+    settings = config(steps=1, dtype="bfloat16", mismatch={"on_mismatch": "correct", "tolerance": 0.1})
+    expected = WarmStart.from_policy(lookup_policy).policy_fingerprint
+    result = run(lookup_policy, tmp_path / "half", settings, expected_fingerprint=expected)
+    assert result.history[0].kl == pytest.approx(0.0, abs=1e-4)
+    with pytest.raises(DataError, match="not those the warm start was made of"):
+        run(lookup_policy, tmp_path / "other", settings, expected_fingerprint="0" * 64)
+
+
 def test_what_falls_over_a_run_is_down_when_its_budget_is_used(lookup_policy: Path, tmp_path: Path) -> None:
     """32 environment steps a step: a budget of 128 ends 40 steps after 4; each takes a quarter of the learning rate."""
     by_steps = run(lookup_policy, tmp_path / "steps", config(steps=4, learning_rate=1e-4))
