@@ -5,8 +5,7 @@ are replaced by ours, [B, T], weighed where sampler and trainer disagree. `_comp
 its result. `training_step`: not called for the rest of a batch that the policy has moved too far from.
 `_get_per_token_logps_and_entropies`: the same numbers from the same fused output layer on fewer tokens; TRL's own for
 what is not plain text. `create_optimizer`: Muon on request. `create_scheduler`: the schedule is over with the run's
-budget. The version of TRL is pinned and
-`tests/contracts/test_trl_contract.py` checks what is relied on.
+budget. The version of TRL is pinned and `tests/contracts/test_trl_contract.py` checks what is relied on.
 """
 
 from __future__ import annotations
